@@ -1,0 +1,105 @@
+//! The journal: one ordered stream of entries per data directory, made durable in groups.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::types::{PartitionKey, Position};
+
+/// What an entry is about. The numbers are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EntryKind {
+    /// Records of one partition.
+    Batch = 1,
+    /// A change of topics, configs or ids.
+    Catalog = 2,
+    /// Segment files that joined and left the segment lists.
+    Segments = 3,
+    /// A partition's log start moved up.
+    LogStart = 4,
+}
+
+/// Work done on an entry's bytes after they were copied into the group buffer.
+#[derive(Clone, Copy)]
+pub struct Fill {
+    /// Numbers for `apply`.
+    pub args: [i64; 3],
+    /// Patches the copied payload in place.
+    pub apply: fn(&mut [u8], [i64; 3]),
+}
+
+/// One thing to append.
+pub struct Entry {
+    /// What the payload is.
+    pub kind: EntryKind,
+    /// The partition it belongs to; the default key where it belongs to none.
+    pub key: PartitionKey,
+    /// Copied once into the group buffer, then dropped.
+    pub payload: Bytes,
+    /// Patch of the copy, if any.
+    pub fill: Option<Fill>,
+    /// Bytes of tail budget that the entry holds until the tail is freed past it.
+    pub charge: u32,
+}
+
+/// An entry inside a group's buffer.
+#[derive(Clone, Debug)]
+pub struct EntryRef {
+    /// Its position.
+    pub position: Position,
+    /// What the payload is.
+    pub kind: EntryKind,
+    /// The partition it belongs to.
+    pub key: PartitionKey,
+    /// The payload, in [`Group::buffer`].
+    pub range: Range<u32>,
+}
+
+/// Entries that became durable together.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The whole group as it is on disk; payloads are slices of it.
+    pub buffer: Bytes,
+    /// In journal order.
+    pub entries: Vec<EntryRef>,
+    /// Sum of the entries' tail charges (0 after a restart).
+    pub charge: u64,
+    /// Position of the last entry; for an empty group that of the entry before it.
+    pub last: Position,
+}
+
+impl Group {
+    /// The payload of one of its entries, sharing the group's buffer.
+    pub fn payload(&self, entry: &EntryRef) -> Bytes {
+        self.buffer.slice(entry.range.start as usize..entry.range.end as usize)
+    }
+}
+
+/// Told of each group in journal order, after it is durable and before
+/// [`Journal::durable`] says so.
+pub trait Sink: Send + Sync {
+    /// Takes a group in. Must not block on the journal.
+    fn commit(&self, group: Group);
+}
+
+/// An ordered, durable stream of entries.
+pub trait Journal: Send + Sync {
+    /// Queues an entry and gives it its position. Never blocks and cannot fail: the entry becomes
+    /// durable or the process ends.
+    fn append(&self, entry: Entry) -> Position;
+    /// Every entry up to here is durable (or written, with an interval as sync policy) and was
+    /// taken in by the sink.
+    fn durable(&self) -> Position;
+    /// Follows [`Journal::durable`].
+    fn subscribe(&self) -> watch::Receiver<Position>;
+    /// The position given out last.
+    fn appended(&self) -> Position;
+    /// Says that entries up to and including `through` are not needed for recovery any more.
+    fn trim(&self, through: Position);
+    /// Bytes of journal that recovery would read now.
+    fn live_bytes(&self) -> u64;
+    /// Waits until all entries are durable, marks the last group as synced and stops.
+    fn close(&self);
+}
