@@ -19,7 +19,9 @@ pub struct SystemClock {
 impl SystemClock {
     /// A clock whose monotonic time starts now.
     pub fn new() -> Self {
-        Self { start: Instant::now() }
+        Self {
+            start: Instant::now(),
+        }
     }
 }
 

@@ -104,20 +104,37 @@ pub static ROWS: &[ApiRow] = &[
         note: "idempotent producers; a transactional id is refused",
         ..row(ApiKey::InitProducerId, "InitProducerId", (0, 5), SMALL)
     },
-    row(ApiKey::OffsetForLeaderEpoch, "OffsetForLeaderEpoch", (2, 4), MEDIUM),
+    row(
+        ApiKey::OffsetForLeaderEpoch,
+        "OffsetForLeaderEpoch",
+        (2, 4),
+        MEDIUM,
+    ),
     row(ApiKey::DescribeConfigs, "DescribeConfigs", (1, 4), SMALL),
     row(ApiKey::AlterConfigs, "AlterConfigs", (0, 2), SMALL),
     row(ApiKey::DescribeLogDirs, "DescribeLogDirs", (1, 4), SMALL),
     row(ApiKey::CreatePartitions, "CreatePartitions", (0, 3), SMALL),
     row(ApiKey::DeleteGroups, "DeleteGroups", (0, 2), SMALL),
-    row(ApiKey::IncrementalAlterConfigs, "IncrementalAlterConfigs", (0, 1), SMALL),
+    row(
+        ApiKey::IncrementalAlterConfigs,
+        "IncrementalAlterConfigs",
+        (0, 1),
+        SMALL,
+    ),
     row(ApiKey::DescribeCluster, "DescribeCluster", (0, 2), SMALL),
-    row(ApiKey::DescribeTopicPartitions, "DescribeTopicPartitions", (0, 0), SMALL),
+    row(
+        ApiKey::DescribeTopicPartitions,
+        "DescribeTopicPartitions",
+        (0, 0),
+        SMALL,
+    ),
 ];
 
 /// The row of an API, if this server answers it.
 pub fn lookup(key: i16) -> Option<&'static ApiRow> {
-    ROWS.binary_search_by_key(&key, |row| row.key).ok().and_then(|at| ROWS.get(at))
+    ROWS.binary_search_by_key(&key, |row| row.key)
+        .ok()
+        .and_then(|at| ROWS.get(at))
 }
 
 #[cfg(test)]

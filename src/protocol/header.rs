@@ -58,27 +58,42 @@ pub fn parse(frame: &Bytes) -> Result<Header, HeaderError> {
     let correlation_id = reader.i32().map_err(short)?;
     let row = api::lookup(api_key).ok_or(HeaderError::UnknownApi(api_key))?;
     if !row.decodes(version) && !row.answers_any_version() {
-        return Err(HeaderError::UnsupportedVersion { name: row.name, version });
+        return Err(HeaderError::UnsupportedVersion {
+            name: row.name,
+            version,
+        });
     }
     let client_id = client_id(frame, &mut reader)?;
     if row.api.request_header_version(version) >= 2 {
         skip_tagged_fields(&mut reader).map_err(|_| HeaderError::Malformed("tagged fields"))?;
     }
     let body_offset = frame.len() - reader.remaining();
-    Ok(Header { row, api_key, version, correlation_id, client_id, body_offset })
+    Ok(Header {
+        row,
+        api_key,
+        version,
+        correlation_id,
+        client_id,
+        body_offset,
+    })
 }
 
 fn client_id(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Option<StrBytes>, HeaderError> {
     let malformed = |_: WireError| HeaderError::Malformed("client id");
     let length = reader.i16().map_err(malformed)?;
     let Ok(length) = usize::try_from(length) else {
-        return if length == -1 { Ok(None) } else { Err(HeaderError::Malformed("client id")) };
+        return if length == -1 {
+            Ok(None)
+        } else {
+            Err(HeaderError::Malformed("client id"))
+        };
     };
     let raw = reader.take(length).map_err(malformed)?;
     // Kafka replaces what is not UTF-8; a name is no reason to refuse a client.
-    Ok(Some(StrBytes::from_utf8(frame.slice_ref(raw)).unwrap_or_else(|_| {
-        StrBytes::from_string(String::from_utf8_lossy(raw).into_owned())
-    })))
+    Ok(Some(
+        StrBytes::from_utf8(frame.slice_ref(raw))
+            .unwrap_or_else(|_| StrBytes::from_string(String::from_utf8_lossy(raw).into_owned())),
+    ))
 }
 
 fn skip_tagged_fields(reader: &mut Reader<'_>) -> Result<(), WireError> {
@@ -102,7 +117,10 @@ mod tests {
     fn every_prefix_of_a_header_is_refused() {
         let full = [0, 3, 0, 9, 0, 0, 0, 7, 0, 2, b'a', b'b', 1, 5, 2, 9, 9];
         let header = parse(&frame(&full)).unwrap();
-        assert_eq!((header.api_key, header.version, header.correlation_id), (3, 9, 7));
+        assert_eq!(
+            (header.api_key, header.version, header.correlation_id),
+            (3, 9, 7)
+        );
         assert_eq!(header.client_id.as_deref(), Some("ab"));
         assert_eq!(header.body_offset, full.len());
         for end in 0..full.len() {
@@ -125,7 +143,10 @@ mod tests {
         let unknown = parse(&frame(&[0x7f, 0xff, 0, 0, 0, 0, 0, 1, 0xff, 0xff]));
         assert_eq!(unknown.unwrap_err(), HeaderError::UnknownApi(0x7fff));
         let version = parse(&frame(&[0, 3, 0, 99, 0, 0, 0, 1, 0xff, 0xff]));
-        let wanted = HeaderError::UnsupportedVersion { name: "Metadata", version: 99 };
+        let wanted = HeaderError::UnsupportedVersion {
+            name: "Metadata",
+            version: 99,
+        };
         assert_eq!(version.unwrap_err(), wanted);
         let newer = parse(&frame(&[0, 18, 0, 99, 0, 0, 0, 1, 0xff, 0xff, 0])).unwrap();
         assert_eq!((newer.version, newer.row.decodes(99)), (99, false));

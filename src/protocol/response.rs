@@ -43,19 +43,31 @@ pub fn encode_response<R: Encodable + HeaderVersion>(
     version: i16,
     response: &R,
 ) -> Result<Frame, EncodeError> {
-    let fail = |reason: String| EncodeError { api, version, reason };
+    let fail = |reason: String| EncodeError {
+        api,
+        version,
+        reason,
+    };
     let header_version = R::header_version(version);
     let header = ResponseHeader::default().with_correlation_id(correlation_id);
-    let size = response.compute_size(version).map_err(|e| fail(e.to_string()))?;
+    let size = response
+        .compute_size(version)
+        .map_err(|e| fail(e.to_string()))?;
     let mut out = BytesMut::with_capacity(size.saturating_add(16));
     out.put_i32(0);
-    header.encode(&mut out, header_version).map_err(|e| fail(e.to_string()))?;
-    response.encode(&mut out, version).map_err(|e| fail(e.to_string()))?;
+    header
+        .encode(&mut out, header_version)
+        .map_err(|e| fail(e.to_string()))?;
+    response
+        .encode(&mut out, version)
+        .map_err(|e| fail(e.to_string()))?;
     let length = i32::try_from(out.len() - 4).map_err(|_| fail("it exceeds 2 GiB".into()))?;
     if let Some(prefix) = out.first_chunk_mut() {
         *prefix = length.to_be_bytes();
     }
-    Ok(Frame { parts: vec![out.freeze()] })
+    Ok(Frame {
+        parts: vec![out.freeze()],
+    })
 }
 
 #[cfg(test)]
@@ -67,7 +79,10 @@ mod tests {
     fn frames_carry_length_header_and_body() {
         let heartbeat = HeartbeatResponse::default().with_error_code(27);
         let v0 = encode_response(9, ApiKey::Heartbeat, 0, &heartbeat).unwrap();
-        assert_eq!(v0.parts, [Bytes::from_static(&[0, 0, 0, 6, 0, 0, 0, 9, 0, 27])]);
+        assert_eq!(
+            v0.parts,
+            [Bytes::from_static(&[0, 0, 0, 6, 0, 0, 0, 9, 0, 27])]
+        );
         let v4 = encode_response(9, ApiKey::Heartbeat, 4, &heartbeat).unwrap();
         // Flexible: tagged fields after the header and after the body.
         let wanted: &[u8] = &[0, 0, 0, 12, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 27, 0];

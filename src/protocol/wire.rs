@@ -119,7 +119,19 @@ mod tests {
 
     #[test]
     fn variable_length_numbers_round_trip() {
-        for value in [0, 1, -1, 63, 64, -64, -65, 8191, i64::from(i32::MAX), i64::MIN, i64::MAX] {
+        for value in [
+            0,
+            1,
+            -1,
+            63,
+            64,
+            -64,
+            -65,
+            8191,
+            i64::from(i32::MAX),
+            i64::MIN,
+            i64::MAX,
+        ] {
             let mut out = Vec::new();
             put_varlong(&mut out, value);
             assert_eq!(out.len(), varlong_len(value), "{value}");

@@ -73,7 +73,8 @@ pub struct Group {
 impl Group {
     /// The payload of one of its entries, sharing the group's buffer.
     pub fn payload(&self, entry: &EntryRef) -> Bytes {
-        self.buffer.slice(entry.range.start as usize..entry.range.end as usize)
+        self.buffer
+            .slice(entry.range.start as usize..entry.range.end as usize)
     }
 }
 
