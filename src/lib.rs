@@ -18,6 +18,7 @@
 
 pub mod admin;
 pub mod broker;
+pub mod budget;
 pub mod catalog;
 pub mod cli;
 pub mod clock;

@@ -1,1 +1,252 @@
-//! Metrics.
+//! What `/metrics` shows. Counters that hot paths touch are fields of [`Metrics`]; values that
+//! others keep anyway are read when somebody asks, through [`Metrics::sample`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::budget::Budget;
+
+/// The API of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ApiLabel {
+    /// Kafka's name for it.
+    pub api: &'static str,
+}
+
+/// Why something happened, as a short fixed word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ReasonLabel {
+    /// The word.
+    pub reason: &'static str,
+}
+
+/// The process's metrics; every name starts with `shardgate_`.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    samples: Arc<Mutex<Vec<Sample>>>,
+    /// Requests handled, by API.
+    pub requests: Family<ApiLabel, Counter>,
+    /// Seconds from the last byte of a request to its answer being handed to the socket.
+    pub request_seconds: Family<ApiLabel, Histogram>,
+    /// Connections open now.
+    pub connections: Gauge,
+    /// Connections taken.
+    pub connections_opened: Counter,
+    /// Connections that ended, by reason.
+    pub connections_closed: Family<ReasonLabel, Counter>,
+    /// Bytes of request frames read.
+    pub bytes_in: Counter,
+    /// Bytes of answers written.
+    pub bytes_out: Counter,
+    /// Batches taken in by Produce.
+    pub produced_batches: Counter,
+    /// Records taken in by Produce.
+    pub produced_records: Counter,
+    /// Bytes of batches taken in by Produce.
+    pub produced_bytes: Counter,
+    /// Bytes of batches given out by Fetch.
+    pub fetched_bytes: Counter,
+    /// Fetches waiting for data now.
+    pub fetches_waiting: Gauge,
+}
+
+/// How a sampled value behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleKind {
+    /// Goes up and down.
+    Gauge,
+    /// Only goes up.
+    Counter,
+}
+
+struct Sample {
+    name: &'static str,
+    help: &'static str,
+    kind: SampleKind,
+    label: Option<(&'static str, String)>,
+    read: Box<dyn Fn() -> f64 + Send + Sync>,
+}
+
+impl Metrics {
+    /// All families, registered.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("shardgate");
+        let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
+        registry.register_collector(Box::new(Sampled(Arc::clone(&samples))));
+        let r = &mut registry;
+        let metrics = Self {
+            requests: family(r, "requests", "Requests handled"),
+            request_seconds: latency(r),
+            connections: gauge(r, "connections", "Connections open now"),
+            connections_opened: counter(r, "connections_opened", "Connections taken"),
+            connections_closed: family(r, "connections_closed", "Connections that ended"),
+            bytes_in: counter(r, "request_bytes", "Bytes of request frames read"),
+            bytes_out: counter(r, "response_bytes", "Bytes of answers written"),
+            produced_batches: counter(r, "produced_batches", "Batches taken in by Produce"),
+            produced_records: counter(r, "produced_records", "Records taken in by Produce"),
+            produced_bytes: counter(r, "produced_bytes", "Bytes of batches taken in by Produce"),
+            fetched_bytes: counter(r, "fetched_bytes", "Bytes of batches given out by Fetch"),
+            fetches_waiting: gauge(r, "fetches_waiting", "Fetches waiting for data now"),
+            registry: Mutex::new(Registry::default()),
+            samples,
+        };
+        *metrics.registry.lock() = registry;
+        metrics
+    }
+
+    /// Adds a family of one's own; the prefix comes by itself.
+    pub fn register(&self, f: impl FnOnce(&mut Registry)) {
+        f(&mut self.registry.lock());
+    }
+
+    /// Adds a value that is read whenever somebody asks. Samples of one name belong together and
+    /// are told apart by their label.
+    pub fn sample(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        kind: SampleKind,
+        label: Option<(&'static str, &str)>,
+        read: impl Fn() -> f64 + Send + Sync + 'static,
+    ) {
+        let label = label.map(|(key, value)| (key, value.to_owned()));
+        let mut samples = self.samples.lock();
+        // Kept sorted, so that a family's samples are neighbours.
+        let at = samples.partition_point(|s| s.name <= name);
+        samples.insert(at, Sample { name, help, kind, label, read: Box::new(read) });
+    }
+
+    /// Shows a budget's use, limit and queue.
+    pub fn watch_budget(&self, budget: &Budget) {
+        let label = Some(("budget", budget.name()));
+        let (used, limit, waiting) = (budget.clone(), budget.clone(), budget.clone());
+        let gauge = SampleKind::Gauge;
+        let help = "Bytes of a budget handed out now";
+        self.sample("budget_used_bytes", help, gauge, label, move || used.used() as f64);
+        let help = "Bytes of a budget in all";
+        self.sample("budget_limit_bytes", help, gauge, label, move || limit.limit() as f64);
+        let help = "Requests that wait for a share of a budget";
+        self.sample("budget_waiting", help, gauge, label, move || waiting.waiting() as f64);
+    }
+
+    /// Everything in Prometheus's text format.
+    pub fn render(&self) -> Result<String, fmt::Error> {
+        let mut out = String::new();
+        prometheus_client::encoding::text::encode(&mut out, &self.registry.lock())?;
+        Ok(out)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
+    let metric = Counter::<u64, AtomicU64>::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
+    let metric = Gauge::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn family<L>(registry: &mut Registry, name: &str, help: &str) -> Family<L, Counter>
+where
+    L: EncodeLabelSet + fmt::Debug + Clone + Eq + std::hash::Hash + Send + Sync + 'static,
+{
+    let metric = Family::<L, Counter>::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn latency(registry: &mut Registry) -> Family<ApiLabel, Histogram> {
+    // From a cached answer to a fetch that waits for its default half second and more.
+    const BUCKETS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
+    let metric = Family::<ApiLabel, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
+    registry.register_with_unit(
+        "request",
+        "Time from a request's last byte until its answer goes to the socket",
+        Unit::Seconds,
+        metric.clone(),
+    );
+    metric
+}
+
+struct Sampled(Arc<Mutex<Vec<Sample>>>);
+
+impl fmt::Debug for Sampled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sampled")
+    }
+}
+
+impl Collector for Sampled {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let samples = self.0.lock();
+        for group in samples.chunk_by(|a, b| a.name == b.name) {
+            let Some(first) = group.first() else { continue };
+            let kind = match first.kind {
+                SampleKind::Gauge => prometheus_client::metrics::MetricType::Gauge,
+                SampleKind::Counter => prometheus_client::metrics::MetricType::Counter,
+            };
+            let mut family = encoder.encode_descriptor(first.name, first.help, None, kind)?;
+            for sample in group {
+                let value = (sample.read)();
+                let labels: Vec<(&str, &str)> =
+                    sample.label.iter().map(|(k, v)| (*k, v.as_str())).collect();
+                let encoder = family.encode_family(&labels)?;
+                match sample.kind {
+                    SampleKind::Gauge => ConstGauge::new(value).encode(encoder)?,
+                    SampleKind::Counter => ConstCounter::new(value).encode(encoder)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_and_samples_are_shown_with_names_and_labels() {
+        let metrics = Metrics::new();
+        metrics.requests.get_or_create(&ApiLabel { api: "Produce" }).inc();
+        metrics.watch_budget(&Budget::new("requests", 7));
+        metrics.watch_budget(&Budget::new("responses", 8));
+        metrics.sample("things", "Things", SampleKind::Counter, None, || 3.0);
+        let text = metrics.render().unwrap();
+        for line in [
+            "shardgate_requests_total{api=\"Produce\"} 1",
+            "shardgate_budget_limit_bytes{budget=\"requests\"} 7",
+            "shardgate_budget_limit_bytes{budget=\"responses\"} 8",
+            "shardgate_things_total 3",
+            "shardgate_connections 0",
+        ] {
+            assert!(text.lines().any(|l| l.starts_with(line)), "{line}\n{text}");
+        }
+        assert_eq!(text.matches("# TYPE shardgate_budget_limit_bytes").count(), 1, "{text}");
+    }
+}

@@ -1,1 +1,235 @@
-//! See the crate's code map.
+//! From a frame to its answer: header → API row → guard → typed decode → handler → encode.
+//!
+//! One file per API. A handler never waits for durability: its reply carries the position of the
+//! last change of what it shows, and the connection holds the answer back until that is durable.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kafka_protocol::messages::ApiKey;
+use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion};
+use parking_lot::Mutex;
+
+use crate::broker::Broker;
+use crate::budget::Permit;
+use crate::config::Listener;
+use crate::metrics::ApiLabel;
+use crate::protocol::header::{self, Header, HeaderError};
+use crate::protocol::response::{EncodeError, Frame, encode_response};
+use crate::types::Position;
+
+/// What a client told about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// `client.id` of the last request.
+    pub client_id: Option<String>,
+    /// The client library's name, from ApiVersions.
+    pub software_name: Option<String>,
+    /// The client library's version, from ApiVersions.
+    pub software_version: Option<String>,
+}
+
+/// One client connection, as handlers see it.
+pub struct Connection {
+    /// Counted from 1 in this process.
+    pub id: u64,
+    /// The gateway.
+    pub broker: Arc<Broker>,
+    /// Where it came in, with the port that was really bound.
+    pub listener: Arc<Listener>,
+    /// The other side.
+    pub peer: SocketAddr,
+    /// What the client told about itself.
+    pub client: Mutex<ClientInfo>,
+}
+
+/// A handler's response, before it is encoded.
+#[derive(Debug)]
+pub struct Reply<R> {
+    /// The response.
+    pub response: R,
+    /// It is sent once the journal is durable up to here; 0 for at once.
+    pub after: Position,
+}
+
+impl<R> Reply<R> {
+    /// A response that shows a change which must be durable before anybody hears of it.
+    pub fn after(response: R, after: Position) -> Self {
+        Self { response, after }
+    }
+}
+
+impl<R> From<R> for Reply<R> {
+    fn from(response: R) -> Self {
+        Self { response, after: Position(0) }
+    }
+}
+
+/// An answer in the queue of its connection.
+#[derive(Default)]
+pub struct Answer {
+    /// What to send; nothing for a Produce with acks=0.
+    pub frame: Option<Frame>,
+    /// Sent once the journal is durable up to here.
+    pub after: Position,
+    /// Close the connection once it is sent.
+    pub close: bool,
+    /// Kept until the frame is written: budget shares, pins on segment files.
+    pub hold: Option<Box<dyn Any + Send>>,
+}
+
+impl Answer {
+    /// An answer of one frame.
+    pub fn new(frame: Frame, after: Position) -> Self {
+        Self { frame: Some(frame), after, close: false, hold: None }
+    }
+
+    /// No answer at all, as a Produce with acks=0 gets.
+    pub fn none() -> Self {
+        Self::default()
+    }
+}
+
+/// Why the gateway ends a connection by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum CloseReason {
+    /// The header cannot be served.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// The body is not what its API and version say.
+    #[error("{api} version {version} from client {client:?} is malformed: {reason}")]
+    Malformed {
+        /// Kafka's name of the API.
+        api: &'static str,
+        /// The version.
+        version: i16,
+        /// `client.id`, if sent.
+        client: Option<String>,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A fault of this server.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// Kafka closes the connection in this case too.
+    #[error("{0}")]
+    Refused(&'static str),
+}
+
+impl CloseReason {
+    /// A short word for metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Header(_) => "header",
+            Self::Malformed { .. } => "malformed",
+            Self::Encode(_) => "encode",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// Declares the handlers, one line per API: the file, the API, the request type. `typed` handlers
+/// return a `Reply`; `framed` ones build their `Answer` themselves.
+macro_rules! handlers {
+    (
+        typed { $($typed:ident: $typed_api:ident($typed_request:ident),)* }
+        framed { $($framed:ident: $framed_api:ident($framed_request:ident),)* }
+    ) => {
+        $(pub mod $typed;)*
+        $(pub mod $framed;)*
+
+        /// Whether an API has a handler.
+        pub fn handles(api: ApiKey) -> bool {
+            match api {
+                $(ApiKey::$typed_api => true,)*
+                $(ApiKey::$framed_api => true,)*
+                _ => false,
+            }
+        }
+
+        async fn call(
+            cx: &Arc<Connection>,
+            header: &Header,
+            body: Bytes,
+            permit: Permit,
+        ) -> Result<Answer, CloseReason> {
+            // Boxed, so that an idle connection does not carry the largest handler's state.
+            match header.row.api {
+                $(ApiKey::$typed_api => {
+                    let request: kafka_protocol::messages::$typed_request = decode(header, body)?;
+                    let _held = held_while_handled(header, permit);
+                    let reply = Box::pin($typed::handle(cx, request, header.version)).await;
+                    respond(header, reply)
+                })*
+                $(ApiKey::$framed_api => {
+                    let request: kafka_protocol::messages::$framed_request = decode(header, body)?;
+                    let _held = held_while_handled(header, permit);
+                    Box::pin($framed::handle(cx, header, request)).await
+                })*
+                _ => {
+                    drop((cx, body, permit));
+                    Err(HeaderError::UnknownApi(header.api_key).into())
+                }
+            }
+        }
+    };
+}
+
+handlers! {
+    typed {
+    }
+    framed {
+    }
+}
+
+/// Handles one request. `permit` is the frame's share of the request budget.
+pub async fn dispatch(
+    cx: &Arc<Connection>,
+    frame: Bytes,
+    permit: Permit,
+) -> Result<Answer, CloseReason> {
+    let header = header::parse(&frame)?;
+    note_client(cx, &header);
+    let label = ApiLabel { api: header.row.name };
+    cx.broker.metrics.requests.get_or_create(&label).inc();
+    let body = frame.slice(header.body_offset..);
+    drop(frame);
+    call(cx, &header, body, permit).await
+}
+
+/// A request that may wait for others must not hold a share of the budget while it does.
+fn held_while_handled(header: &Header, permit: Permit) -> Option<Permit> {
+    let parks = matches!(header.row.api, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup);
+    (!parks).then_some(permit)
+}
+
+fn note_client(cx: &Connection, header: &Header) {
+    let mut client = cx.client.lock();
+    if client.client_id.as_deref() != header.client_id.as_deref() {
+        client.client_id = header.client_id.as_ref().map(|id| id.to_string());
+    }
+}
+
+fn malformed(header: &Header, reason: String) -> CloseReason {
+    CloseReason::Malformed {
+        api: header.row.name,
+        version: header.version,
+        client: header.client_id.as_ref().map(|id| id.to_string()),
+        reason,
+    }
+}
+
+fn decode<R: Decodable>(header: &Header, mut body: Bytes) -> Result<R, CloseReason> {
+    R::decode(&mut body, header.version).map_err(|e| malformed(header, e.to_string()))
+}
+
+fn respond<R: Encodable + HeaderVersion>(
+    header: &Header,
+    reply: Reply<R>,
+) -> Result<Answer, CloseReason> {
+    let frame =
+        encode_response(header.correlation_id, header.row.api, header.version, &reply.response)?;
+    Ok(Answer::new(frame, reply.after))
+}

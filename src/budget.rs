@@ -1,0 +1,153 @@
+//! A named budget of bytes: first come, first served; an item larger than the whole budget goes
+//! alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// One budget. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    name: &'static str,
+    limit: u32,
+    free: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+/// A share of a budget, given back when dropped.
+#[derive(Debug)]
+pub struct Permit {
+    bytes: u32,
+    _share: Option<OwnedSemaphorePermit>,
+}
+
+impl Permit {
+    /// A share of nothing.
+    pub fn empty() -> Self {
+        Self { bytes: 0, _share: None }
+    }
+
+    /// Bytes taken from the budget; less than asked for when that was more than all of it.
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+}
+
+impl Budget {
+    /// A budget of `limit` bytes, at least 1 and at most 4 GiB. The name appears in `/metrics`.
+    pub fn new(name: &'static str, limit: u64) -> Self {
+        let most = u64::from(u32::MAX).min(Semaphore::MAX_PERMITS as u64);
+        let limit = u32::try_from(limit.clamp(1, most)).unwrap_or(u32::MAX);
+        let free = Arc::new(Semaphore::new(limit as usize));
+        Self { inner: Arc::new(Inner { name, limit, free, waiting: AtomicUsize::new(0) }) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.inner.name
+    }
+
+    /// All of it, in bytes.
+    pub fn limit(&self) -> u64 {
+        u64::from(self.inner.limit)
+    }
+
+    /// Bytes handed out now.
+    pub fn used(&self) -> u64 {
+        self.limit().saturating_sub(self.inner.free.available_permits() as u64)
+    }
+
+    /// How many wait for a share now.
+    pub fn waiting(&self) -> usize {
+        self.inner.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a share. Whoever asked first is served first.
+    pub async fn acquire(&self, bytes: u64) -> Permit {
+        let bytes = self.share(bytes);
+        if let Some(permit) = self.try_share(bytes) {
+            return permit;
+        }
+        let _waiting = Waiting::new(&self.inner.waiting);
+        let share = Arc::clone(&self.inner.free).acquire_many_owned(bytes).await.ok();
+        Permit { bytes, _share: share }
+    }
+
+    /// A share if there is one without waiting.
+    pub fn try_acquire(&self, bytes: u64) -> Option<Permit> {
+        self.try_share(self.share(bytes))
+    }
+
+    fn share(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes).unwrap_or(u32::MAX).min(self.inner.limit)
+    }
+
+    fn try_share(&self, bytes: u32) -> Option<Permit> {
+        let share = Arc::clone(&self.inner.free).try_acquire_many_owned(bytes).ok()?;
+        Some(Permit { bytes, _share: Some(share) })
+    }
+}
+
+/// Counts a waiter for as long as it waits, also when it gives up.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_item_larger_than_all_of_it_goes_alone() {
+        let budget = Budget::new("test", 100);
+        let small = budget.acquire(1).await;
+        assert!(budget.try_acquire(1_000_000).is_none());
+        drop(small);
+        let large = budget.acquire(1_000_000).await;
+        assert_eq!((large.bytes(), budget.used()), (100, 100));
+        assert!(budget.try_acquire(1).is_none());
+        drop(large);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_are_served_in_order() {
+        let budget = Budget::new("test", 10);
+        let held = budget.acquire(10).await;
+        let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for (id, bytes) in [(1, 10), (2, 1)] {
+            let (budget, sender) = (budget.clone(), sender.clone());
+            let before = budget.waiting();
+            let probe = budget.clone();
+            tokio::spawn(async move {
+                let permit = budget.acquire(bytes).await;
+                sender.send(id).ok();
+                drop(permit);
+            });
+            while probe.waiting() == before {
+                tokio::task::yield_now().await;
+            }
+        }
+        // The second would fit, but does not overtake.
+        drop(held);
+        assert_eq!((order.recv().await, order.recv().await), (Some(1), Some(2)));
+        assert_eq!(budget.waiting(), 0);
+    }
+}
