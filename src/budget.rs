@@ -30,7 +30,10 @@ pub struct Permit {
 impl Permit {
     /// A share of nothing.
     pub fn empty() -> Self {
-        Self { bytes: 0, _share: None }
+        Self {
+            bytes: 0,
+            _share: None,
+        }
     }
 
     /// Bytes taken from the budget; less than asked for when that was more than all of it.
@@ -45,7 +48,14 @@ impl Budget {
         let most = u64::from(u32::MAX).min(Semaphore::MAX_PERMITS as u64);
         let limit = u32::try_from(limit.clamp(1, most)).unwrap_or(u32::MAX);
         let free = Arc::new(Semaphore::new(limit as usize));
-        Self { inner: Arc::new(Inner { name, limit, free, waiting: AtomicUsize::new(0) }) }
+        Self {
+            inner: Arc::new(Inner {
+                name,
+                limit,
+                free,
+                waiting: AtomicUsize::new(0),
+            }),
+        }
     }
 
     /// Its name.
@@ -60,7 +70,8 @@ impl Budget {
 
     /// Bytes handed out now.
     pub fn used(&self) -> u64 {
-        self.limit().saturating_sub(self.inner.free.available_permits() as u64)
+        self.limit()
+            .saturating_sub(self.inner.free.available_permits() as u64)
     }
 
     /// How many wait for a share now.
@@ -75,8 +86,14 @@ impl Budget {
             return permit;
         }
         let _waiting = Waiting::new(&self.inner.waiting);
-        let share = Arc::clone(&self.inner.free).acquire_many_owned(bytes).await.ok();
-        Permit { bytes, _share: share }
+        let share = Arc::clone(&self.inner.free)
+            .acquire_many_owned(bytes)
+            .await
+            .ok();
+        Permit {
+            bytes,
+            _share: share,
+        }
     }
 
     /// A share if there is one without waiting.
@@ -85,12 +102,19 @@ impl Budget {
     }
 
     fn share(&self, bytes: u64) -> u32 {
-        u32::try_from(bytes).unwrap_or(u32::MAX).min(self.inner.limit)
+        u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min(self.inner.limit)
     }
 
     fn try_share(&self, bytes: u32) -> Option<Permit> {
-        let share = Arc::clone(&self.inner.free).try_acquire_many_owned(bytes).ok()?;
-        Some(Permit { bytes, _share: Some(share) })
+        let share = Arc::clone(&self.inner.free)
+            .try_acquire_many_owned(bytes)
+            .ok()?;
+        Some(Permit {
+            bytes,
+            _share: Some(share),
+        })
     }
 }
 

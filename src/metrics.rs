@@ -123,7 +123,16 @@ impl Metrics {
         let mut samples = self.samples.lock();
         // Kept sorted, so that a family's samples are neighbours.
         let at = samples.partition_point(|s| s.name <= name);
-        samples.insert(at, Sample { name, help, kind, label, read: Box::new(read) });
+        samples.insert(
+            at,
+            Sample {
+                name,
+                help,
+                kind,
+                label,
+                read: Box::new(read),
+            },
+        );
     }
 
     /// Shows a budget's use, limit and queue.
@@ -132,11 +141,17 @@ impl Metrics {
         let (used, limit, waiting) = (budget.clone(), budget.clone(), budget.clone());
         let gauge = SampleKind::Gauge;
         let help = "Bytes of a budget handed out now";
-        self.sample("budget_used_bytes", help, gauge, label, move || used.used() as f64);
+        self.sample("budget_used_bytes", help, gauge, label, move || {
+            used.used() as f64
+        });
         let help = "Bytes of a budget in all";
-        self.sample("budget_limit_bytes", help, gauge, label, move || limit.limit() as f64);
+        self.sample("budget_limit_bytes", help, gauge, label, move || {
+            limit.limit() as f64
+        });
         let help = "Requests that wait for a share of a budget";
-        self.sample("budget_waiting", help, gauge, label, move || waiting.waiting() as f64);
+        self.sample("budget_waiting", help, gauge, label, move || {
+            waiting.waiting() as f64
+        });
     }
 
     /// Everything in Prometheus's text format.
@@ -233,7 +248,10 @@ mod tests {
     #[test]
     fn counters_and_samples_are_shown_with_names_and_labels() {
         let metrics = Metrics::new();
-        metrics.requests.get_or_create(&ApiLabel { api: "Produce" }).inc();
+        metrics
+            .requests
+            .get_or_create(&ApiLabel { api: "Produce" })
+            .inc();
         metrics.watch_budget(&Budget::new("requests", 7));
         metrics.watch_budget(&Budget::new("responses", 8));
         metrics.sample("things", "Things", SampleKind::Counter, None, || 3.0);
@@ -247,6 +265,10 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l.starts_with(line)), "{line}\n{text}");
         }
-        assert_eq!(text.matches("# TYPE shardgate_budget_limit_bytes").count(), 1, "{text}");
+        assert_eq!(
+            text.matches("# TYPE shardgate_budget_limit_bytes").count(),
+            1,
+            "{text}"
+        );
     }
 }

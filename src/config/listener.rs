@@ -42,7 +42,11 @@ impl Address {
 
     /// Whether it stands for every interface.
     pub fn is_wildcard(&self) -> bool {
-        self.host.is_empty() || self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
+        self.host.is_empty()
+            || self
+                .host
+                .parse::<IpAddr>()
+                .is_ok_and(|ip| ip.is_unspecified())
     }
 }
 
@@ -72,7 +76,10 @@ pub struct Listener {
 impl Listener {
     /// A plaintext listener that advertises what it binds.
     pub fn plaintext(name: &str, host: &str, port: u16) -> Self {
-        let bind = Address { host: host.to_owned(), port };
+        let bind = Address {
+            host: host.to_owned(),
+            port,
+        };
         Self {
             name: name.to_owned(),
             protocol: SecurityProtocol::Plaintext,
@@ -100,12 +107,20 @@ pub struct ListenerKeys<'a> {
 /// The client listeners and the names of the controller listeners that were skipped.
 pub fn resolve(keys: ListenerKeys<'_>) -> Result<(Vec<Listener>, Vec<String>), ConfigError> {
     let Some(raw) = keys.listeners else {
-        let default = Raw { key: "listeners", value: DEFAULT_LISTENERS, origin: "default" };
-        return resolve(ListenerKeys { listeners: Some(default), ..keys });
+        let default = Raw {
+            key: "listeners",
+            value: DEFAULT_LISTENERS,
+            origin: "default",
+        };
+        return resolve(ListenerKeys {
+            listeners: Some(default),
+            ..keys
+        });
     };
     let protocols = protocol_map(keys.protocols)?;
-    let controllers: Vec<String> =
-        keys.controllers.map_or_else(Vec::new, |raw| upper(&raw.list()));
+    let controllers: Vec<String> = keys
+        .controllers
+        .map_or_else(Vec::new, |raw| upper(&raw.list()));
     let is_controller = |name: &str| controllers.iter().any(|c| c == name);
     let advertised = match keys.advertised {
         Some(raw) if !raw.value.trim().is_empty() => endpoints(raw)?,
@@ -128,18 +143,30 @@ pub fn resolve(keys: ListenerKeys<'_>) -> Result<(Vec<Listener>, Vec<String>), C
                  localhost) or say so with allow.insecure.listeners=true"
             )));
         }
-        let told = advertised.iter().find(|(n, _)| *n == name).map(|(_, a)| a.clone());
+        let told = advertised
+            .iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, a)| a.clone());
         let advertised = match (told, keys.advertised) {
             (Some(told), Some(source)) => check_advertised(source, told)?,
             _ => default_advertised(raw, &bind)?,
         };
-        listeners.push(Listener { name, protocol, bind, advertised });
+        listeners.push(Listener {
+            name,
+            protocol,
+            bind,
+            advertised,
+        });
     }
     if let (Some(source), Some((name, _))) = (
         keys.advertised,
-        advertised.iter().find(|(n, _)| !is_controller(n) && listeners.iter().all(|l| l.name != *n)),
+        advertised
+            .iter()
+            .find(|(n, _)| !is_controller(n) && listeners.iter().all(|l| l.name != *n)),
     ) {
-        return Err(source.error(format!("{name} is not among the listeners; use their names only")));
+        return Err(source.error(format!(
+            "{name} is not among the listeners; use their names only"
+        )));
     }
     if listeners.is_empty() {
         return Err(raw.error(
@@ -166,7 +193,10 @@ fn check_free(
     if listeners.iter().any(|l| l.name == name) {
         return Err(raw.error(format!("the name {name} is used twice; names must differ")));
     }
-    match listeners.iter().find(|l| l.bind.port != 0 && l.bind == *bind) {
+    match listeners
+        .iter()
+        .find(|l| l.bind.port != 0 && l.bind == *bind)
+    {
         Some(other) => Err(raw.error(format!(
             "{} and {name} both bind {bind}; give each its own port",
             other.name
@@ -177,7 +207,10 @@ fn check_free(
 
 fn check_advertised(source: Raw<'_>, told: Address) -> Result<Address, ConfigError> {
     if told.host.is_empty() {
-        return Ok(Address { host: host_name(), port: told.port });
+        return Ok(Address {
+            host: host_name(),
+            port: told.port,
+        });
     }
     if told.is_wildcard() {
         return Err(source.error(format!(
@@ -191,7 +224,10 @@ fn check_advertised(source: Raw<'_>, told: Address) -> Result<Address, ConfigErr
 /// A listener without a host advertises this machine's name, as Kafka does.
 fn default_advertised(raw: Raw<'_>, bind: &Address) -> Result<Address, ConfigError> {
     if bind.host.is_empty() {
-        return Ok(Address { host: host_name(), port: bind.port });
+        return Ok(Address {
+            host: host_name(),
+            port: bind.port,
+        });
     }
     if bind.is_wildcard() {
         return Err(raw.error(format!(
@@ -224,7 +260,10 @@ fn protocol_map(raw: Option<Raw<'_>>) -> Result<BTreeMap<String, String>, Config
         let Some((name, protocol)) = pair.split_once(':') else {
             return Err(raw.error("pairs NAME:PROTOCOL with commas between them are allowed"));
         };
-        map.insert(name.trim().to_ascii_uppercase(), protocol.trim().to_ascii_uppercase());
+        map.insert(
+            name.trim().to_ascii_uppercase(),
+            protocol.trim().to_ascii_uppercase(),
+        );
     }
     Ok(map)
 }
@@ -253,7 +292,10 @@ fn endpoints(raw: Raw<'_>) -> Result<Vec<(String, Address)>, ConfigError> {
     if parts.is_empty() {
         return Err(raw.error(SYNTAX));
     }
-    parts.into_iter().map(|part| endpoint(part).ok_or_else(|| raw.error(SYNTAX))).collect()
+    parts
+        .into_iter()
+        .map(|part| endpoint(part).ok_or_else(|| raw.error(SYNTAX)))
+        .collect()
 }
 
 const SYNTAX: &str = "NAME://host:port with commas between listeners is allowed; IPv6 in brackets \
@@ -279,7 +321,13 @@ fn endpoint(text: &str) -> Option<(String, Address)> {
     if !bracketed && (host.contains(':') || host.contains('/') || host.contains(' ')) {
         return None;
     }
-    Some((name.to_ascii_uppercase(), Address { host: host.to_owned(), port }))
+    Some((
+        name.to_ascii_uppercase(),
+        Address {
+            host: host.to_owned(),
+            port,
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -288,7 +336,11 @@ mod tests {
 
     fn keys<'a>(pairs: &[(&'a str, &'a str)]) -> ListenerKeys<'a> {
         let find = |key: &'a str| {
-            pairs.iter().find(|(k, _)| *k == key).map(|(_, value)| Raw { key, value, origin: "test" })
+            pairs.iter().find(|(k, _)| *k == key).map(|(_, value)| Raw {
+                key,
+                value,
+                origin: "test",
+            })
         };
         ListenerKeys {
             listeners: find("listeners"),
@@ -306,7 +358,10 @@ mod tests {
     #[test]
     fn the_default_is_loopback_and_advertises_itself() {
         let (all, skipped) = resolve(ListenerKeys::default()).unwrap();
-        assert_eq!(all, vec![Listener::plaintext("PLAINTEXT", "127.0.0.1", 9092)]);
+        assert_eq!(
+            all,
+            vec![Listener::plaintext("PLAINTEXT", "127.0.0.1", 9092)]
+        );
         assert!(skipped.is_empty());
     }
 
@@ -322,7 +377,14 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_the_syntax() {
-        for text in ["", "9092", "PLAINTEXT", "PLAINTEXT://x", "PLAINTEXT://x:99999", "://x:1"] {
+        for text in [
+            "",
+            "9092",
+            "PLAINTEXT",
+            "PLAINTEXT://x",
+            "PLAINTEXT://x:99999",
+            "://x:1",
+        ] {
             let error = one(text).unwrap_err().to_string();
             assert!(error.contains("NAME://host:port"), "{text}: {error}");
         }
@@ -332,9 +394,15 @@ mod tests {
     fn controller_listeners_are_skipped() {
         let (all, skipped) = resolve(keys(&[
             ("listeners", "PLAINTEXT://localhost:9092,CONTROLLER://:9093"),
-            ("advertised.listeners", "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093"),
+            (
+                "advertised.listeners",
+                "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+            ),
             ("controller.listener.names", "CONTROLLER"),
-            ("listener.security.protocol.map", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"),
+            (
+                "listener.security.protocol.map",
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            ),
         ]))
         .unwrap();
         assert_eq!(all.len(), 1);
@@ -343,28 +411,52 @@ mod tests {
             ("listeners", "CONTROLLER://:9093"),
             ("controller.listener.names", "CONTROLLER"),
         ]);
-        assert!(resolve(only).unwrap_err().to_string().contains("no listener for clients"));
+        assert!(
+            resolve(only)
+                .unwrap_err()
+                .to_string()
+                .contains("no listener for clients")
+        );
     }
 
     #[test]
     fn a_reachable_plaintext_listener_needs_a_word() {
-        for text in ["PLAINTEXT://:9092", "PLAINTEXT://10.0.0.7:9092", "PLAINTEXT://host:9092"] {
+        for text in [
+            "PLAINTEXT://:9092",
+            "PLAINTEXT://10.0.0.7:9092",
+            "PLAINTEXT://host:9092",
+        ] {
             let error = one(text).unwrap_err().to_string();
             assert!(error.contains("allow.insecure.listeners=true"), "{error}");
         }
-        let open = keys(&[("listeners", "PLAINTEXT://:9092"), ("allow.insecure.listeners", "true")]);
+        let open = keys(&[
+            ("listeners", "PLAINTEXT://:9092"),
+            ("allow.insecure.listeners", "true"),
+        ]);
         let (all, _) = resolve(open).unwrap();
         assert!(!all[0].advertised.host.is_empty());
-        for text in ["PLAINTEXT://127.0.0.5:1", "PLAINTEXT://[::1]:1", "PLAINTEXT://localhost:1"] {
+        for text in [
+            "PLAINTEXT://127.0.0.5:1",
+            "PLAINTEXT://[::1]:1",
+            "PLAINTEXT://localhost:1",
+        ] {
             assert!(one(text).is_ok(), "{text}");
         }
     }
 
     #[test]
     fn a_wildcard_is_never_advertised() {
-        let open = [("listeners", "A://0.0.0.0:9092"), ("allow.insecure.listeners", "true"),
-            ("listener.security.protocol.map", "A:PLAINTEXT")];
-        assert!(resolve(keys(&open)).unwrap_err().to_string().contains("advertised.listeners"));
+        let open = [
+            ("listeners", "A://0.0.0.0:9092"),
+            ("allow.insecure.listeners", "true"),
+            ("listener.security.protocol.map", "A:PLAINTEXT"),
+        ];
+        assert!(
+            resolve(keys(&open))
+                .unwrap_err()
+                .to_string()
+                .contains("advertised.listeners")
+        );
         let mut told = open.to_vec();
         told.push(("advertised.listeners", "A://gw.example:19092"));
         let (all, _) = resolve(keys(&told)).unwrap();
@@ -375,14 +467,31 @@ mod tests {
 
     #[test]
     fn names_and_ports_must_differ_and_protocols_be_served() {
-        let map = ("listener.security.protocol.map", "A:PLAINTEXT,B:PLAINTEXT,C:SASL_SSL");
+        let map = (
+            "listener.security.protocol.map",
+            "A:PLAINTEXT,B:PLAINTEXT,C:SASL_SSL",
+        );
         let listen = |text| resolve(keys(&[("listeners", text), map]));
         assert!(listen("A://localhost:1,A://localhost:2").is_err());
         assert!(listen("A://localhost:1,B://localhost:1").is_err());
         assert!(listen("A://localhost:0,B://localhost:0").is_ok());
-        assert!(listen("C://localhost:1").unwrap_err().to_string().contains("SASL_SSL"));
-        assert!(listen("D://localhost:1").unwrap_err().to_string().contains("protocol.map"));
-        let stray = [("listeners", "A://localhost:1"), map, ("advertised.listeners", "B://h:1")];
+        assert!(
+            listen("C://localhost:1")
+                .unwrap_err()
+                .to_string()
+                .contains("SASL_SSL")
+        );
+        assert!(
+            listen("D://localhost:1")
+                .unwrap_err()
+                .to_string()
+                .contains("protocol.map")
+        );
+        let stray = [
+            ("listeners", "A://localhost:1"),
+            map,
+            ("advertised.listeners", "B://h:1"),
+        ];
         assert!(resolve(keys(&stray)).is_err());
     }
 }

@@ -198,7 +198,10 @@ impl Config {
             rack: None,
             listeners: vec![Listener::plaintext("PLAINTEXT", "127.0.0.1", 9092)],
             data_dir: PathBuf::from("data"),
-            admin: AdminConfig { port: 9644, explicit: false },
+            admin: AdminConfig {
+                port: 9644,
+                explicit: false,
+            },
             net: NetConfig::default(),
             group: GroupConfig::default(),
             budgets: Budgets::default(),

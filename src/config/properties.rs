@@ -28,7 +28,11 @@ pub fn parse(text: &str) -> Result<Vec<Property>, PropertiesError> {
     for (line, logical) in logical_lines(text) {
         let (key, value) = split(&logical);
         let unescape = |part| unescape(part).map_err(|reason| PropertiesError { line, reason });
-        out.push(Property { key: unescape(key)?, value: unescape(value)?, line });
+        out.push(Property {
+            key: unescape(key)?,
+            value: unescape(value)?,
+            line,
+        });
     }
     Ok(out)
 }
@@ -141,7 +145,11 @@ mod tests {
     use super::*;
 
     fn pairs(text: &str) -> Vec<(String, String)> {
-        parse(text).unwrap().into_iter().map(|p| (p.key, p.value)).collect()
+        parse(text)
+            .unwrap()
+            .into_iter()
+            .map(|p| (p.key, p.value))
+            .collect()
     }
 
     fn one(text: &str) -> (String, String) {
@@ -156,23 +164,33 @@ mod tests {
 
     #[test]
     fn separators_are_equals_colon_or_blank() {
-        for text in ["a=b", "a = b", "a:b", "a b", "a\tb", "  a  :  b", "a\u{c}=\u{c}b"] {
+        for text in [
+            "a=b",
+            "a = b",
+            "a:b",
+            "a b",
+            "a\tb",
+            "  a  :  b",
+            "a\u{c}=\u{c}b",
+        ] {
             assert_eq!(one(text), is("a", "b"), "{text:?}");
         }
         assert_eq!(one("a"), is("a", ""));
         assert_eq!(one("a="), is("a", ""));
         assert_eq!(one("a==b"), is("a", "=b"));
         assert_eq!(one("a = b "), is("a", "b "));
-        assert_eq!(one("listeners=PLAINTEXT://:9092"), is("listeners", "PLAINTEXT://:9092"));
+        assert_eq!(
+            one("listeners=PLAINTEXT://:9092"),
+            is("listeners", "PLAINTEXT://:9092")
+        );
     }
 
     #[test]
     fn comments_and_blank_lines_are_left_out() {
-        assert_eq!(pairs("# x=1\n ! y=2\n\n  \na=1\r\nb=2\rc=3"), vec![
-            is("a", "1"),
-            is("b", "2"),
-            is("c", "3")
-        ]);
+        assert_eq!(
+            pairs("# x=1\n ! y=2\n\n  \na=1\r\nb=2\rc=3"),
+            vec![is("a", "1"), is("b", "2"), is("c", "3")]
+        );
         assert_eq!(one("a=#not a comment"), is("a", "#not a comment"));
     }
 
@@ -198,7 +216,11 @@ mod tests {
     #[test]
     fn broken_escapes_name_their_line() {
         for text in [r"a=\u12", r"a=\u12g4", r"a=\uD83D"] {
-            assert_eq!(parse(&format!("x=1\n{text}")).unwrap_err().line, 2, "{text}");
+            assert_eq!(
+                parse(&format!("x=1\n{text}")).unwrap_err().line,
+                2,
+                "{text}"
+            );
         }
     }
 

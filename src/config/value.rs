@@ -81,18 +81,24 @@ impl Raw<'_> {
     /// One of a set of words.
     pub fn choice<T: Copy>(&self, choices: &[(&str, T)]) -> Result<T, ConfigError> {
         let value = self.value.trim();
-        choices.iter().find(|(word, _)| word.eq_ignore_ascii_case(value)).map(|(_, t)| *t).ok_or_else(
-            || {
+        choices
+            .iter()
+            .find(|(word, _)| word.eq_ignore_ascii_case(value))
+            .map(|(_, t)| *t)
+            .ok_or_else(|| {
                 let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
                 self.error(format!("one of {} is allowed", words.join(", ")))
-            },
-        )
+            })
     }
 }
 
 /// The parts between commas, trimmed, without empty ones.
 pub fn split_list(value: &str) -> Vec<&str> {
-    value.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .collect()
 }
 
 #[cfg(test)]
@@ -100,7 +106,11 @@ mod tests {
     use super::*;
 
     fn raw<'a>(key: &'a str, value: &'a str) -> Raw<'a> {
-        Raw { key, value, origin: "test" }
+        Raw {
+            key,
+            value,
+            origin: "test",
+        }
     }
 
     #[test]

@@ -63,7 +63,10 @@ impl<R> Reply<R> {
 
 impl<R> From<R> for Reply<R> {
     fn from(response: R) -> Self {
-        Self { response, after: Position(0) }
+        Self {
+            response,
+            after: Position(0),
+        }
     }
 }
 
@@ -83,7 +86,12 @@ pub struct Answer {
 impl Answer {
     /// An answer of one frame.
     pub fn new(frame: Frame, after: Position) -> Self {
-        Self { frame: Some(frame), after, close: false, hold: None }
+        Self {
+            frame: Some(frame),
+            after,
+            close: false,
+            hold: None,
+        }
     }
 
     /// No answer at all, as a Produce with acks=0 gets.
@@ -192,7 +200,9 @@ pub async fn dispatch(
 ) -> Result<Answer, CloseReason> {
     let header = header::parse(&frame)?;
     note_client(cx, &header);
-    let label = ApiLabel { api: header.row.name };
+    let label = ApiLabel {
+        api: header.row.name,
+    };
     cx.broker.metrics.requests.get_or_create(&label).inc();
     let body = frame.slice(header.body_offset..);
     drop(frame);
@@ -201,7 +211,10 @@ pub async fn dispatch(
 
 /// A request that may wait for others must not hold a share of the budget while it does.
 fn held_while_handled(header: &Header, permit: Permit) -> Option<Permit> {
-    let parks = matches!(header.row.api, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup);
+    let parks = matches!(
+        header.row.api,
+        ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup
+    );
     (!parks).then_some(permit)
 }
 
@@ -229,7 +242,11 @@ fn respond<R: Encodable + HeaderVersion>(
     header: &Header,
     reply: Reply<R>,
 ) -> Result<Answer, CloseReason> {
-    let frame =
-        encode_response(header.correlation_id, header.row.api, header.version, &reply.response)?;
+    let frame = encode_response(
+        header.correlation_id,
+        header.row.api,
+        header.version,
+        &reply.response,
+    )?;
     Ok(Answer::new(frame, reply.after))
 }
