@@ -1,0 +1,302 @@
+//! A server process of our own: started on a free port, killed, started again on the same data.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime};
+
+use tempfile::TempDir;
+
+/// The environment variable that names a broker to test instead of our own server.
+pub const BOOTSTRAP_VARIABLE: &str = "PROTOCOL_TESTS_BOOTSTRAP";
+
+/// The environment variable that names the server binary to test.
+pub const BINARY_VARIABLE: &str = "SHARDGATE_BIN";
+
+/// The foreign broker that this run tests, if the environment names one.
+pub fn foreign() -> Option<String> {
+    std::env::var(BOOTSTRAP_VARIABLE)
+        .ok()
+        .filter(|value| !value.is_empty())
+}
+
+/// The address to test: the foreign broker, or one server process for the whole run.
+pub fn bootstrap() -> String {
+    static SHARED: OnceLock<Server> = OnceLock::new();
+    foreign().unwrap_or_else(|| SHARED.get_or_init(Server::start).address())
+}
+
+/// A running server and its data directory, which goes when the value does.
+///
+/// The process dies with the test process, however that ends: a small shell holds the other end of a
+/// pipe and kills the server when the pipe closes.
+pub struct Server {
+    settings: Vec<String>,
+    port: u16,
+    home: TempDir,
+    running: Option<Running>,
+}
+
+struct Running {
+    process: Child,
+    guard: Child,
+}
+
+impl Server {
+    /// Starts a server on an empty data directory.
+    pub fn start() -> Server {
+        Server::with_settings(&[])
+    }
+
+    /// Starts a server on an empty data directory, with more settings as `key=value`.
+    pub fn with_settings(settings: &[&str]) -> Server {
+        let mut server = Server {
+            settings: settings.iter().map(|s| s.to_string()).collect(),
+            port: free_port(),
+            home: tempfile::Builder::new()
+                .prefix("shardgate-test-")
+                .tempdir()
+                .expect("temp dir"),
+            running: None,
+        };
+        server.start_again();
+        server
+    }
+
+    /// `host:port`, the same before and after a restart.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Where the server keeps its data.
+    pub fn data(&self) -> PathBuf {
+        self.home.path().join("data")
+    }
+
+    /// Everything the server has printed since the first start.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// The id of the running process.
+    pub fn pid(&self) -> u32 {
+        self.running.as_ref().expect("the server runs").process.id()
+    }
+
+    /// Ends the process as power loss would end it, as far as a process can tell.
+    pub fn kill(&mut self) {
+        if let Some(running) = self.running.take() {
+            stop(running);
+        }
+    }
+
+    /// Asks the process to end (SIGTERM) and waits until it has; returns whether it ended well.
+    pub fn terminate(&mut self) -> bool {
+        let Some(mut running) = self.running.take() else {
+            return true;
+        };
+        signal("TERM", running.process.id());
+        let deadline = Instant::now() + crate::PATIENCE;
+        let ended = loop {
+            match running.process.try_wait().expect("wait for the server") {
+                Some(status) => break status.success(),
+                None if Instant::now() > deadline => break false,
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        stop(running);
+        ended
+    }
+
+    /// Starts the process on the data that is there and waits until it takes connections.
+    pub fn start_again(&mut self) {
+        assert!(self.running.is_none(), "the server is running already");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("log");
+        let mut command = Command::new(binary());
+        command
+            .arg("--set")
+            .arg(format!("listeners=PLAINTEXT://127.0.0.1:{}", self.port));
+        command
+            .arg("--set")
+            .arg(format!("log.dirs={}", self.data().display()));
+        command.args(["--set", "admin.port=0"]);
+        for setting in &self.settings {
+            command.arg("--set").arg(setting);
+        }
+        command.current_dir(self.home.path()).stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("log")).stderr(log);
+        let mut process = command.spawn().expect("start the server");
+        let guard = guard_of(process.id());
+        let deadline = Instant::now() + crate::PATIENCE;
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            if let Some(status) = process.try_wait().expect("wait for the server") {
+                panic!(
+                    "the server ended at its start ({status}); it printed:\n{}",
+                    self.log()
+                );
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the server does not listen:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.running = Some(Running { process, guard });
+    }
+
+    /// Resident memory of the process in KiB, or 0 where `/proc` does not tell.
+    pub fn resident_kib(&self) -> u64 {
+        let Ok(status) = File::open(format!("/proc/{}/status", self.pid())) else {
+            return 0;
+        };
+        BufReader::new(status)
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| {
+                line.strip_prefix("VmRSS:")?
+                    .trim()
+                    .split(' ')
+                    .next()?
+                    .parse()
+                    .ok()
+            })
+            .unwrap_or(0)
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.home.path().join("server.log")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the server printed:\n{}", self.log());
+        }
+        self.kill();
+    }
+}
+
+fn stop(mut running: Running) {
+    // The guard goes first: it must never meet a process id that is free again.
+    let _ = running.guard.kill();
+    let _ = running.guard.wait();
+    let _ = running.process.kill();
+    let _ = running.process.wait();
+}
+
+fn guard_of(pid: u32) -> Child {
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(format!("cat >/dev/null; kill -9 {pid} 2>/dev/null"));
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.spawn().expect("start the guard")
+}
+
+fn signal(name: &str, pid: u32) {
+    let done = Command::new("kill")
+        .arg(format!("-{name}"))
+        .arg(pid.to_string())
+        .status();
+    assert!(
+        done.is_ok_and(|status| status.success()),
+        "no signal reached process {pid}"
+    );
+}
+
+fn free_port() -> u16 {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    socket
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port()
+}
+
+/// The server binary: the one the environment names, else the one beside this test's executable,
+/// built anew when a source file is younger.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Ok(path) = std::env::var(BINARY_VARIABLE) {
+            return PathBuf::from(path);
+        }
+        let test = std::env::current_exe().expect("the path of this test");
+        let profile = test
+            .parent()
+            .and_then(Path::parent)
+            .expect("target/PROFILE/deps/TEST");
+        let binary = profile.join("shardgate");
+        if !is_current(&binary) {
+            build(profile);
+        }
+        binary
+    })
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the workspace")
+        .to_path_buf()
+}
+
+fn is_current(binary: &Path) -> bool {
+    let Ok(built) = fs::metadata(binary).and_then(|data| data.modified()) else {
+        return false;
+    };
+    let younger = |path: &Path| modified(path).is_none_or(|time| time > built);
+    let root = root();
+    !younger(&root.join("Cargo.toml"))
+        && !younger(&root.join("Cargo.lock"))
+        && files_below(&root.join("src"))
+            .iter()
+            .all(|file| !younger(file))
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|data| data.modified()).ok()
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("read the sources").flatten() {
+            match entry.path() {
+                path if path.is_dir() => folders.push(path),
+                path => found.push(path),
+            }
+        }
+    }
+    found
+}
+
+fn build(profile: &Path) {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--package", "shardgate", "--bin", "shardgate"]);
+    if profile.file_name().is_some_and(|name| name == "release") {
+        command.arg("--release");
+    }
+    command
+        .arg("--target-dir")
+        .arg(profile.parent().expect("target"));
+    let output = command.current_dir(root()).output().expect("run cargo");
+    let _ = std::io::stderr().write_all(&output.stderr);
+    assert!(
+        output.status.success(),
+        "the server does not build; see above"
+    );
+}

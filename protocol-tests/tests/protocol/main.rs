@@ -1,0 +1,1 @@
+//! What clients may rely on, one module per topic.
