@@ -1,1 +1,272 @@
-//! Disk backend.
+//! Real files below one directory.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Advice, fadvise, statvfs};
+use rustix::io::{ReadWriteFlags, preadv2};
+
+use super::{Disk, DiskFile, Space};
+
+/// A directory of the machine.
+#[derive(Debug)]
+pub struct DiskDir {
+    root: PathBuf,
+    // Holds the lock for as long as the value lives.
+    _lock: Option<File>,
+}
+
+impl DiskDir {
+    /// Opens a directory, making it if it is absent, and locks it against other processes.
+    ///
+    /// The lock is on the directory itself, so a directory that turns out to belong to somebody
+    /// else stays exactly as it was.
+    pub fn open_locked(path: impl AsRef<Path>) -> io::Result<Self> {
+        let root = path.as_ref();
+        fs::create_dir_all(root).map_err(|e| about("cannot make directory", root, &e))?;
+        let lock = File::open(root).map_err(|e| about("cannot open directory", root, &e))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self {
+                root: root.to_path_buf(),
+                _lock: Some(lock),
+            }),
+            Err(TryLockError::WouldBlock) => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!(
+                    "{} is in use by another shardgate process; stop that one or choose another \
+                     log.dirs",
+                    root.display()
+                ),
+            )),
+            Err(TryLockError::Error(e)) => Err(about("cannot lock directory", root, &e)),
+        }
+    }
+
+    /// Opens a directory that exists, without a lock (for tools that only read).
+    pub fn open_unlocked(path: impl AsRef<Path>) -> io::Result<Self> {
+        let root = path.as_ref();
+        if !fs::metadata(root)
+            .map_err(|e| about("cannot open directory", root, &e))?
+            .is_dir()
+        {
+            return Err(about(
+                "cannot open directory",
+                root,
+                &io::Error::from(io::ErrorKind::NotADirectory),
+            ));
+        }
+        Ok(Self {
+            root: root.to_path_buf(),
+            _lock: None,
+        })
+    }
+
+    /// Where the directory is.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    fn resolve(&self, name: &str) -> io::Result<PathBuf> {
+        let path = Path::new(name);
+        if path
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
+        {
+            Ok(self.root.join(path))
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("not a plain name: {name:?}"),
+            ))
+        }
+    }
+
+    fn names(&self, folder: &str, dirs: bool) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(self.resolve(folder)?) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() == dirs {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+fn about(what: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+}
+
+impl Disk for DiskDir {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.resolve(name)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.resolve(name)?)?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.names(folder, false)
+    }
+
+    fn folders(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.names(folder, true)
+    }
+
+    fn delete(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.resolve(name)?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.resolve(from)?, self.resolve(to)?)
+    }
+
+    fn create_dir(&self, folder: &str) -> io::Result<()> {
+        fs::create_dir_all(self.resolve(folder)?)
+    }
+
+    fn sync_dir(&self, folder: &str) -> io::Result<()> {
+        File::open(self.resolve(folder)?)?.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = statvfs(&self.root)?;
+        let unit = stat.f_frsize;
+        Ok(Space {
+            free: stat.f_bavail.saturating_mul(unit),
+            total: stat.f_blocks.saturating_mul(unit),
+        })
+    }
+}
+
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(bytes, offset)
+    }
+
+    fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let mut slice = [IoSliceMut::new(&mut bytes[done..])];
+            match preadv2(
+                &self.0,
+                &mut slice,
+                offset + done as u64,
+                ReadWriteFlags::NOWAIT,
+            ) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(rustix::io::Errno::INTR) => {}
+                // File systems without NOWAIT count as never cached.
+                Err(rustix::io::Errno::OPNOTSUPP) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn start_writeback(&self, offset: u64, len: u64) -> io::Result<()> {
+        // On Linux this advice starts writing the range's dirty pages without waiting for them,
+        // as sync_file_range(WRITE) does; pages still dirty or on their way stay in the cache.
+        match std::num::NonZeroU64::new(len) {
+            Some(len) => Ok(fadvise(&self.0, offset, Some(len), Advice::DontNeed)?),
+            None => Ok(()),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_lock_on_the_same_directory_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DiskDir::open_locked(dir.path()).unwrap();
+        let error = DiskDir::open_locked(dir.path()).unwrap_err();
+        assert!(
+            error.to_string().contains("another shardgate process"),
+            "{error}"
+        );
+        drop(first);
+        DiskDir::open_locked(dir.path()).unwrap();
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "locking leaves no file"
+        );
+    }
+
+    #[test]
+    fn files_are_written_read_renamed_and_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = DiskDir::open_locked(dir.path().join("made/for/us")).unwrap();
+        assert!(disk.list("a").unwrap().is_empty());
+        disk.create_dir("a").unwrap();
+        let file = disk.create("a/one").unwrap();
+        file.write_at(b"hello", 3).unwrap();
+        file.sync_data().unwrap();
+        file.start_writeback(0, 8).unwrap();
+        disk.sync_dir("a").unwrap();
+        disk.sync_dir("").unwrap();
+        assert!(disk.create("a/one").is_err());
+        disk.rename("a/one", "a/two").unwrap();
+        assert_eq!(disk.list("a").unwrap(), ["two"]);
+        assert_eq!(disk.folders("").unwrap(), ["a"]);
+        let mut bytes = [9; 8];
+        let file = disk.open("a/two").unwrap();
+        file.read_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"\0\0\0hello");
+        match file.read_cached_at(&mut bytes, 0) {
+            Ok(()) => assert_eq!(&bytes, b"\0\0\0hello"),
+            Err(e) => assert_eq!(e.kind(), io::ErrorKind::WouldBlock),
+        }
+        let eof = file.read_at(&mut bytes, 4).unwrap_err();
+        assert_eq!(eof.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(disk.space().unwrap().total > 0);
+        disk.delete("a/two").unwrap();
+        assert_eq!(
+            disk.delete("a/two").unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        assert!(disk.open("../escape").is_err());
+    }
+}

@@ -21,6 +21,11 @@ pub trait Disk: Send + Sync {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// File names in a folder, without the folder, sorted. An absent folder is empty.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
+    /// Folder names in a folder, sorted.
+    fn folders(&self, folder: &str) -> io::Result<Vec<String>> {
+        let _ = folder;
+        Ok(Vec::new())
+    }
     /// Removes a name. An absent one is `NotFound`.
     fn delete(&self, name: &str) -> io::Result<()>;
     /// Renames, replacing what is there.

@@ -7,6 +7,10 @@ use tokio::sync::watch;
 
 use crate::types::{PartitionKey, Position};
 
+mod options;
+
+pub use options::{JournalError, JournalOptions, JournalStats, ReplaySummary, SyncPolicy};
+
 /// What an entry is about. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
