@@ -5,18 +5,27 @@
 //! |---|---|
 //! | [`properties`] | the `.properties` file format |
 //! | [`listener`] | `listeners`, `advertised.listeners`, the security protocol map |
+//! | [`keys`] | every key with an effect; `meaningless` has the others, with the reason |
+//! | [`load`] | sources in order of precedence, and the report about each key |
 //! | [`value`] | numbers, booleans and lists with errors that name key, value and what is allowed |
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub mod keys;
 pub mod listener;
+pub mod load;
+mod meaningless;
 pub mod properties;
 pub mod value;
 
 pub use listener::{Address, Listener, SecurityProtocol};
+pub use load::{KeyReport, Loaded, Source, load};
 pub use value::ConfigError;
+
+/// The environment variable that names a configuration file.
+pub const ENV_CONFIG: &str = "SHARDGATE_CONFIG";
 
 const MIB: u64 = 1024 * 1024;
 
