@@ -76,8 +76,8 @@ const fn row(api: ApiKey, name: &'static str, versions: (i16, i16), cap: usize) 
 pub static ROWS: &[ApiRow] = &[
     ApiRow {
         decode_min: 3,
-        note: "0-2 are offered because older clients switch features off without them; \
-               their message format is refused, as Apache Kafka 4 does",
+        note: "0-2 are offered because older clients switch features off without them; using one \
+               ends the connection, as in Apache Kafka 4",
         ..row(ApiKey::Produce, "Produce", (0, 13), PAYLOAD)
     },
     row(ApiKey::Fetch, "Fetch", (4, 18), MEDIUM),

@@ -81,12 +81,9 @@ pub fn parse(frame: &Bytes) -> Result<Header, HeaderError> {
 fn client_id(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Option<StrBytes>, HeaderError> {
     let malformed = |_: WireError| HeaderError::Malformed("client id");
     let length = reader.i16().map_err(malformed)?;
+    // Any negative length is null to Kafka.
     let Ok(length) = usize::try_from(length) else {
-        return if length == -1 {
-            Ok(None)
-        } else {
-            Err(HeaderError::Malformed("client id"))
-        };
+        return Ok(None);
     };
     let raw = reader.take(length).map_err(malformed)?;
     // Kafka replaces what is not UTF-8; a name is no reason to refuse a client.
@@ -134,8 +131,11 @@ mod tests {
         assert_eq!((null.client_id, null.body_offset), (None, 10));
         let strange = parse(&frame(&[0, 3, 0, 1, 0, 0, 0, 7, 0, 1, 0xff])).unwrap();
         assert_eq!(strange.client_id.as_deref(), Some("\u{fffd}"));
-        let negative = parse(&frame(&[0, 3, 0, 1, 0, 0, 0, 7, 0xff, 0xfe]));
-        assert_eq!(negative.unwrap_err(), HeaderError::Malformed("client id"));
+        // Any negative length is null to Kafka, and so it is here.
+        let negative = parse(&frame(&[0, 3, 0, 1, 0, 0, 0, 7, 0xff, 0xfe])).unwrap();
+        assert_eq!(negative.client_id, None);
+        let long = parse(&frame(&[0, 3, 0, 1, 0, 0, 0, 7, 0, 9, 1])).unwrap_err();
+        assert_eq!(long, HeaderError::Malformed("client id"));
     }
 
     #[test]

@@ -14,6 +14,8 @@
 //! decoder of `kafka_protocol` → handler → [`response::encode_response`].
 
 pub mod api;
+pub mod batch;
+pub mod compression;
 pub mod error;
 pub mod header;
 pub mod response;

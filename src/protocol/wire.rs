@@ -36,10 +36,6 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    pub(crate) fn i8(&mut self) -> Result<i8, WireError> {
-        Ok(i8::from_be_bytes(self.array()?))
-    }
-
     pub(crate) fn i16(&mut self) -> Result<i16, WireError> {
         Ok(i16::from_be_bytes(self.array()?))
     }
