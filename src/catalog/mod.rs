@@ -1,1 +1,32 @@
-//! See the crate's code map.
+//! Topics, layouts, configs and id marks of the whole store.
+//!
+//! ```text
+//! closure ─► Change ─► journal ─► durable ─► Image published, watchers woken
+//!    ▲ sees the sequenced image                 ▲ what Metadata and configs show
+//! ```
+//!
+//! [`Image`] and [`Change`] are pure; [`Catalog`] joins them to a journal.
+
+pub mod assignment;
+pub mod change;
+pub mod codec;
+pub mod configs;
+mod cow;
+mod decide;
+mod error;
+mod image;
+mod live;
+pub mod names;
+pub mod settings;
+mod snapshot;
+mod topic;
+
+#[cfg(test)]
+mod tests;
+
+pub use change::Change;
+pub use decide::NewTopic;
+pub use error::CatalogError;
+pub use image::{Environment, Image, TopicLookup};
+pub use live::Catalog;
+pub use topic::{Replicas, Topic};

@@ -1,0 +1,239 @@
+//! Changes of the image: what the journal's catalog entries hold.
+
+use bytes::Bytes;
+
+use super::codec::{Configs, DecodeError, Reader, Writer};
+use super::topic::Replicas;
+use crate::types::{ShardId, TopicId, TopicNo};
+
+/// Version of the encoding.
+const VERSION: u8 = 1;
+
+/// A topic's birth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicCreated {
+    /// Its number: the image's mark.
+    pub no: TopicNo,
+    /// Its id for clients.
+    pub id: TopicId,
+    /// Its name.
+    pub name: String,
+    /// Partitions.
+    pub partitions: u32,
+    /// Replicas asked for.
+    pub replication_factor: i16,
+    /// Manual assignment.
+    pub replicas: Replicas,
+    /// Configs set on it.
+    pub configs: Configs,
+    /// Id of its first shard: the image's mark. The others follow.
+    pub first_shard: ShardId,
+    /// How many shards it is born with.
+    pub shards: u32,
+    /// When.
+    pub at_ms: i64,
+}
+
+/// A change of the image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A topic was created.
+    TopicCreated(Box<TopicCreated>),
+    /// A topic was deleted; its number and shard ids are never used again.
+    TopicDeleted {
+        /// Its number.
+        no: TopicNo,
+    },
+    /// A topic has more partitions.
+    PartitionsAdded {
+        /// Its number.
+        no: TopicNo,
+        /// Partitions from now on.
+        to: u32,
+        /// Manual assignment of the new ones.
+        replicas: Replicas,
+        /// When.
+        at_ms: i64,
+    },
+    /// A topic's configs are these and no others.
+    TopicConfigsSet {
+        /// Its number.
+        no: TopicNo,
+        /// All that are set.
+        configs: Configs,
+    },
+    /// A broker's dynamic configs are these and no others.
+    BrokerConfigsSet {
+        /// The broker, or all.
+        broker: Option<i32>,
+        /// All that are set.
+        configs: Configs,
+    },
+    /// A group's configs are these and no others.
+    GroupConfigsSet {
+        /// The group.
+        group: String,
+        /// All that are set.
+        configs: Configs,
+    },
+    /// Producer ids below this one may be in use.
+    ProducerIdsReserved {
+        /// The first that is not.
+        next: i64,
+    },
+}
+
+mod tag {
+    pub(super) const TOPIC_CREATED: u8 = 1;
+    pub(super) const TOPIC_DELETED: u8 = 2;
+    pub(super) const PARTITIONS_ADDED: u8 = 3;
+    pub(super) const TOPIC_CONFIGS_SET: u8 = 4;
+    pub(super) const BROKER_CONFIGS_SET: u8 = 5;
+    pub(super) const GROUP_CONFIGS_SET: u8 = 6;
+    pub(super) const PRODUCER_IDS_RESERVED: u8 = 7;
+}
+
+impl Change {
+    /// The bytes for a journal entry.
+    pub fn encode(&self) -> Bytes {
+        let mut w = Writer::new();
+        w.u8(VERSION);
+        match self {
+            Self::TopicCreated(created) => encode_created(&mut w, created),
+            Self::TopicDeleted { no } => {
+                w.u8(tag::TOPIC_DELETED);
+                w.uint(u64::from(no.0));
+            }
+            Self::PartitionsAdded {
+                no,
+                to,
+                replicas,
+                at_ms,
+            } => {
+                w.u8(tag::PARTITIONS_ADDED);
+                w.uint(u64::from(no.0));
+                w.uint(u64::from(*to));
+                encode_replicas(&mut w, replicas);
+                w.int(*at_ms);
+            }
+            Self::TopicConfigsSet { no, configs } => {
+                w.u8(tag::TOPIC_CONFIGS_SET);
+                w.uint(u64::from(no.0));
+                w.configs(configs);
+            }
+            Self::BrokerConfigsSet { broker, configs } => {
+                w.u8(tag::BROKER_CONFIGS_SET);
+                encode_broker(&mut w, *broker);
+                w.configs(configs);
+            }
+            Self::GroupConfigsSet { group, configs } => {
+                w.u8(tag::GROUP_CONFIGS_SET);
+                w.str(group);
+                w.configs(configs);
+            }
+            Self::ProducerIdsReserved { next } => {
+                w.u8(tag::PRODUCER_IDS_RESERVED);
+                w.int(*next);
+            }
+        }
+        w.finish()
+    }
+
+    /// The change in a journal entry.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(bytes);
+        r.version("a catalog change", VERSION)?;
+        let change = match r.u8()? {
+            tag::TOPIC_CREATED => Self::TopicCreated(Box::new(decode_created(&mut r)?)),
+            tag::TOPIC_DELETED => Self::TopicDeleted {
+                no: TopicNo(r.u32()?),
+            },
+            tag::PARTITIONS_ADDED => Self::PartitionsAdded {
+                no: TopicNo(r.u32()?),
+                to: r.u32()?,
+                replicas: decode_replicas(&mut r)?,
+                at_ms: r.int()?,
+            },
+            tag::TOPIC_CONFIGS_SET => Self::TopicConfigsSet {
+                no: TopicNo(r.u32()?),
+                configs: r.configs()?,
+            },
+            tag::BROKER_CONFIGS_SET => Self::BrokerConfigsSet {
+                broker: decode_broker(&mut r)?,
+                configs: r.configs()?,
+            },
+            tag::GROUP_CONFIGS_SET => Self::GroupConfigsSet {
+                group: r.str()?.to_owned(),
+                configs: r.configs()?,
+            },
+            tag::PRODUCER_IDS_RESERVED => Self::ProducerIdsReserved { next: r.int()? },
+            _ => return Err(DecodeError::Damaged("an unknown kind of change")),
+        };
+        r.end()?;
+        Ok(change)
+    }
+}
+
+fn encode_created(w: &mut Writer, created: &TopicCreated) {
+    w.u8(tag::TOPIC_CREATED);
+    w.uint(u64::from(created.no.0));
+    w.uuid(created.id);
+    w.str(&created.name);
+    w.uint(u64::from(created.partitions));
+    w.int(i64::from(created.replication_factor));
+    encode_replicas(w, &created.replicas);
+    w.configs(&created.configs);
+    w.uint(created.first_shard.0);
+    w.uint(u64::from(created.shards));
+    w.int(created.at_ms);
+}
+
+fn decode_created(r: &mut Reader) -> Result<TopicCreated, DecodeError> {
+    Ok(TopicCreated {
+        no: TopicNo(r.u32()?),
+        id: r.uuid()?,
+        name: r.str()?.to_owned(),
+        partitions: r.u32()?,
+        replication_factor: decode_factor(r)?,
+        replicas: decode_replicas(r)?,
+        configs: r.configs()?,
+        first_shard: ShardId(r.uint()?),
+        shards: r.u32()?,
+        at_ms: r.int()?,
+    })
+}
+
+pub(super) fn decode_factor(r: &mut Reader) -> Result<i16, DecodeError> {
+    i16::try_from(r.int()?).map_err(|_| DecodeError::Damaged("a replication factor is too large"))
+}
+
+pub(super) fn encode_broker(w: &mut Writer, broker: Option<i32>) {
+    match broker {
+        None => w.u8(0),
+        Some(id) => {
+            w.u8(1);
+            w.int(i64::from(id));
+        }
+    }
+}
+
+pub(super) fn decode_broker(r: &mut Reader) -> Result<Option<i32>, DecodeError> {
+    match r.u8()? {
+        0 => Ok(None),
+        1 => Ok(Some(r.i32()?)),
+        _ => Err(DecodeError::Damaged("a broker is neither one nor all")),
+    }
+}
+
+pub(super) fn encode_replicas(w: &mut Writer, replicas: &Replicas) {
+    w.uint(replicas.len() as u64);
+    for (partition, ids) in replicas {
+        w.uint(u64::from(*partition));
+        w.list(ids, |w, id| w.int(i64::from(*id)));
+    }
+}
+
+pub(super) fn decode_replicas(r: &mut Reader) -> Result<Replicas, DecodeError> {
+    let pairs = r.list(|r| Ok((r.u32()?, r.list(Reader::i32)?)))?;
+    Ok(pairs.into_iter().collect())
+}

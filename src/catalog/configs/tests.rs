@@ -1,0 +1,1 @@
+//! Tables, checks and layers of configs.

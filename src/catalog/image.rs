@@ -1,0 +1,344 @@
+//! The image: everything the catalog knows at one position. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::change::{Change, TopicCreated};
+use super::codec::Configs;
+use super::configs::{ConfigSource, Layers};
+use super::cow::CowMap;
+use super::names;
+use super::settings::TopicSettings;
+use super::topic::{Replicas, Topic};
+use crate::shard::Layout;
+use crate::types::{Position, ShardId, TopicId, TopicNo};
+
+/// What the image depends on besides its changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// This broker's id.
+    pub node_id: i32,
+    /// Configs that the process started with, under Kafka's names.
+    pub fixed: Configs,
+}
+
+static NONE: Configs = Configs::new();
+
+/// A change that does not fit the image: the journal and the image disagree.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("a catalog change does not fit what was replayed before it: {0}")]
+pub struct Misfit(pub String);
+
+/// What is known about a topic's number.
+#[derive(Clone, Copy, Debug)]
+pub enum TopicLookup<'a> {
+    /// The topic is there.
+    Live(&'a Arc<Topic>),
+    /// It was, and is deleted.
+    Deleted,
+    /// No topic ever had it: the entry that names it is damage.
+    Never,
+}
+
+/// The catalog at one position. A copy costs a few reference counts.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub(super) version: u64,
+    pub(super) position: Position,
+    pub(super) topics: CowMap<TopicNo, Arc<Topic>>,
+    names: CowMap<Arc<str>, TopicNo>,
+    ids: CowMap<TopicId, TopicNo>,
+    /// Names with `.` or `_`, as metrics show them.
+    metric_names: CowMap<String, TopicNo>,
+    pub(super) broker_configs: Arc<BTreeMap<Option<i32>, Configs>>,
+    pub(super) group_configs: CowMap<String, Arc<Configs>>,
+    pub(super) next_topic: u32,
+    pub(super) next_shard: u64,
+    pub(super) next_producer_id: i64,
+    environment: Arc<Environment>,
+    /// Values in force for a topic with no configs of its own.
+    default_settings: Arc<TopicSettings>,
+}
+
+impl Image {
+    /// An image without topics.
+    pub fn empty(environment: Environment) -> Self {
+        let fixed = &environment.fixed;
+        let layers = Layers {
+            own: None,
+            broker: &NONE,
+            cluster: &NONE,
+            fixed,
+        };
+        let default_settings = Arc::new(TopicSettings::resolve(&layers));
+        Self {
+            version: 0,
+            position: Position(0),
+            topics: CowMap::default(),
+            names: CowMap::default(),
+            ids: CowMap::default(),
+            metric_names: CowMap::default(),
+            broker_configs: Arc::default(),
+            group_configs: CowMap::default(),
+            next_topic: 1,
+            next_shard: 1,
+            next_producer_id: 0,
+            default_settings,
+            environment: Arc::new(environment),
+        }
+    }
+
+    /// How many changes led here.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Journal position of the last change.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The topic of that name.
+    pub fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.topics.get(self.names.get(name)?)
+    }
+
+    /// The topic of that id.
+    pub fn topic_by_id(&self, id: TopicId) -> Option<&Arc<Topic>> {
+        self.topics.get(self.ids.get(&id)?)
+    }
+
+    /// The topic of that number.
+    pub fn topic_by_no(&self, no: TopicNo) -> Option<&Arc<Topic>> {
+        self.topics.get(&no)
+    }
+
+    /// What is known about that number.
+    pub fn lookup(&self, no: TopicNo) -> TopicLookup<'_> {
+        match self.topics.get(&no) {
+            Some(topic) => TopicLookup::Live(topic),
+            None if no.0 > 0 && no.0 < self.next_topic => TopicLookup::Deleted,
+            None => TopicLookup::Never,
+        }
+    }
+
+    /// All topics, by name.
+    pub fn topics(&self) -> impl Iterator<Item = &Arc<Topic>> {
+        self.names.iter().filter_map(|(_, no)| self.topics.get(no))
+    }
+
+    /// All topics, by number.
+    pub fn topics_by_no(&self) -> impl Iterator<Item = &Arc<Topic>> {
+        self.topics.iter().map(|(_, topic)| topic)
+    }
+
+    /// How many topics there are.
+    pub fn topic_count(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// The topic that a new one of that name would be mixed up with in metrics.
+    pub fn colliding(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.topics
+            .get(self.metric_names.get(&names::metric_name(name))?)
+    }
+
+    /// Dynamic configs of a broker, or of all.
+    pub fn broker_configs(&self, broker: Option<i32>) -> &Configs {
+        self.broker_configs.get(&broker).unwrap_or(&NONE)
+    }
+
+    /// Configs of a group.
+    pub fn group_configs(&self, group: &str) -> Option<&Arc<Configs>> {
+        self.group_configs.get(group)
+    }
+
+    /// The groups that have configs, by name.
+    pub fn groups_with_configs(&self) -> impl Iterator<Item = (&str, &Arc<Configs>)> {
+        self.group_configs
+            .iter()
+            .map(|(group, configs)| (group.as_str(), configs))
+    }
+
+    /// The number that the next topic gets.
+    pub fn next_topic(&self) -> TopicNo {
+        TopicNo(self.next_topic)
+    }
+
+    /// The id that the next shard gets.
+    pub fn next_shard(&self) -> ShardId {
+        ShardId(self.next_shard)
+    }
+
+    /// The first producer id that was never reserved.
+    pub fn next_producer_id(&self) -> i64 {
+        self.next_producer_id
+    }
+
+    /// What the image depends on besides its changes.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// The layers of values for this broker, with a topic's or group's own on top.
+    pub fn layers<'a>(&'a self, own: Option<(&'a Configs, ConfigSource)>) -> Layers<'a> {
+        Layers {
+            own,
+            broker: self.broker_configs(Some(self.environment.node_id)),
+            cluster: self.broker_configs(None),
+            fixed: &self.environment.fixed,
+        }
+    }
+
+    /// Values in force for a topic with these configs.
+    pub fn settings(&self, configs: &Configs) -> Arc<TopicSettings> {
+        if configs.is_empty() {
+            return Arc::clone(&self.default_settings);
+        }
+        let layers = self.layers(Some((configs, ConfigSource::Topic)));
+        Arc::new(TopicSettings::resolve(&layers))
+    }
+
+    /// The image after a change that stands at `position`.
+    pub fn apply(&self, change: &Change, position: Position) -> Result<Self, Misfit> {
+        let mut next = self.clone();
+        next.version += 1;
+        next.position = position;
+        match change {
+            Change::TopicCreated(created) => next.create(created)?,
+            Change::TopicDeleted { no } => next.delete(*no)?,
+            Change::PartitionsAdded {
+                no,
+                to,
+                replicas,
+                at_ms,
+            } => {
+                next.grow(*no, *to, replicas, *at_ms)?;
+            }
+            Change::TopicConfigsSet { no, configs } => {
+                let mut topic = next.expect(*no)?.as_ref().clone();
+                topic.settings = next.settings(configs);
+                topic.configs = Arc::new(configs.clone());
+                next.topics.insert(*no, Arc::new(topic));
+            }
+            Change::BrokerConfigsSet { broker, configs } => {
+                let all = Arc::make_mut(&mut next.broker_configs);
+                if configs.is_empty() {
+                    all.remove(broker);
+                } else {
+                    all.insert(*broker, configs.clone());
+                }
+                next.resolve_all();
+            }
+            Change::GroupConfigsSet { group, configs } => {
+                if configs.is_empty() {
+                    next.group_configs.remove(group);
+                } else {
+                    next.group_configs
+                        .insert(group.clone(), Arc::new(configs.clone()));
+                }
+            }
+            Change::ProducerIdsReserved { next: id } => {
+                next.next_producer_id = next.next_producer_id.max(*id);
+            }
+        }
+        Ok(next)
+    }
+
+    fn expect(&self, no: TopicNo) -> Result<&Arc<Topic>, Misfit> {
+        self.topics
+            .get(&no)
+            .ok_or_else(|| Misfit(format!("there is no topic number {}", no.0)))
+    }
+
+    fn create(&mut self, created: &TopicCreated) -> Result<(), Misfit> {
+        let name = created.name.as_str();
+        if created.no.0 != self.next_topic || created.first_shard.0 != self.next_shard {
+            let text = format!("topic {name} has another number or shard than the next free one");
+            return Err(Misfit(text));
+        }
+        if self.names.get(name).is_some() || self.ids.get(&created.id).is_some() {
+            return Err(Misfit(format!(
+                "there is a topic {name} or one of its id already"
+            )));
+        }
+        let after = created
+            .first_shard
+            .0
+            .saturating_add(u64::from(created.shards));
+        if created.shards > created.partitions || created.no.0 == u32::MAX {
+            return Err(Misfit(format!("topic {name} has no layout")));
+        }
+        let ids: Vec<ShardId> = (created.first_shard.0..after).map(ShardId).collect();
+        let layout = Layout::create(created.partitions, &ids, created.at_ms)
+            .map_err(|e| Misfit(format!("topic {name} has no layout: {e}")))?;
+        let topic = Topic {
+            no: created.no,
+            id: created.id,
+            name: Arc::from(name),
+            partitions: created.partitions,
+            replication_factor: created.replication_factor,
+            internal: names::is_internal(name),
+            settings: self.settings(&created.configs),
+            configs: Arc::new(created.configs.clone()),
+            layout: Arc::new(layout),
+            replicas: Arc::new(created.replicas.clone()),
+            created_ms: created.at_ms,
+        };
+        self.next_topic = created.no.0 + 1;
+        self.next_shard = after;
+        self.put(topic);
+        Ok(())
+    }
+
+    /// Takes a topic into every index.
+    pub(super) fn put(&mut self, topic: Topic) {
+        self.names.insert(Arc::clone(&topic.name), topic.no);
+        self.ids.insert(topic.id, topic.no);
+        if topic.name.contains(['.', '_']) {
+            self.metric_names
+                .insert(names::metric_name(&topic.name), topic.no);
+        }
+        self.topics.insert(topic.no, Arc::new(topic));
+    }
+
+    fn delete(&mut self, no: TopicNo) -> Result<(), Misfit> {
+        let topic = Arc::clone(self.expect(no)?);
+        self.topics.remove(&no);
+        self.names.remove(topic.name.as_ref());
+        self.ids.remove(&topic.id);
+        self.metric_names.remove(&names::metric_name(&topic.name));
+        Ok(())
+    }
+
+    fn grow(&mut self, no: TopicNo, to: u32, new: &Replicas, at_ms: i64) -> Result<(), Misfit> {
+        let mut topic = self.expect(no)?.as_ref().clone();
+        let layout = topic.layout.grow(to, at_ms);
+        let layout = layout.map_err(|e| Misfit(format!("topic {}: {e}", topic.name)))?;
+        topic.layout = Arc::new(layout);
+        topic.partitions = to;
+        if !new.is_empty() {
+            Arc::make_mut(&mut topic.replicas).extend(new.iter().map(|(p, r)| (*p, r.clone())));
+        }
+        self.topics.insert(no, Arc::new(topic));
+        Ok(())
+    }
+
+    /// Works all values in force out again, after a change under the topics' own configs.
+    pub(super) fn resolve_all(&mut self) {
+        let settings = TopicSettings::resolve(&self.layers(None));
+        self.default_settings = Arc::new(settings);
+        let resolved: Vec<Topic> = self
+            .topics_by_no()
+            .map(|t| Topic {
+                settings: self.settings(&t.configs),
+                ..t.as_ref().clone()
+            })
+            .collect();
+        for topic in resolved {
+            self.topics.insert(topic.no, Arc::new(topic));
+        }
+    }
+}

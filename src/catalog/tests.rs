@@ -1,0 +1,1 @@
+//! Replay, encodings and rules of the catalog as a whole.

@@ -1,0 +1,367 @@
+//! Which shard holds which partition, now and before.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use super::range::HashRange;
+use crate::types::{Offset, ShardId};
+
+/// Layout epochs a topic keeps in memory. Older records are dropped; partitions born in them count
+/// as ones of unknown parent.
+pub const MAX_EPOCHS: usize = 1000;
+
+/// What may be done with a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardState {
+    /// Takes appends.
+    Open,
+    /// Takes none any more; its slots belong to its children.
+    Sealed,
+}
+
+/// A shard: a run of slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardSpan {
+    /// Its id, never reused.
+    pub id: ShardId,
+    /// Its first slot.
+    pub first_slot: u32,
+    /// How many slots it has, at least one.
+    pub slots: u32,
+    /// Open or sealed.
+    pub state: ShardState,
+    /// Shards it came from.
+    pub parents: Vec<ShardId>,
+    /// Shards that took its slots.
+    pub children: Vec<ShardId>,
+    /// Layout epoch of its birth.
+    pub created: u32,
+    /// Layout epoch of its seal.
+    pub sealed: Option<u32>,
+}
+
+impl ShardSpan {
+    /// The slot behind its last one.
+    pub fn end_slot(&self) -> u32 {
+        self.first_slot + self.slots
+    }
+}
+
+/// A stretch of a partition's log that was sequenced in one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The shard.
+    pub shard: ShardId,
+    /// First offset of the stretch.
+    pub start: Offset,
+}
+
+/// What made a layout epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EpochEvent {
+    /// The topic was created.
+    Created {
+        /// Partitions at birth.
+        partitions: u32,
+    },
+    /// Partitions were added.
+    Grown {
+        /// Count before.
+        from: u32,
+        /// Count after.
+        to: u32,
+    },
+    /// Shards were replaced by others over the same slots.
+    Reshaped {
+        /// The shards that were sealed.
+        sealed: Vec<ShardId>,
+        /// The shards that were opened.
+        opened: Vec<ShardId>,
+    },
+}
+
+/// One line of a topic's layout history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochRecord {
+    /// The epoch, counted from 1.
+    pub epoch: u32,
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: i64,
+    /// What happened.
+    pub event: EpochEvent,
+}
+
+/// Where the keys of a partition were before the growth that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parent {
+    /// The partition is as old as the topic.
+    None,
+    /// All its keys were in this one partition.
+    Exact(u32),
+    /// They may have been in any partition.
+    Broken,
+}
+
+/// Why a layout could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LayoutError {
+    /// Counts that make no layout.
+    #[error(
+        "a topic needs at least one partition and between one and {partitions} shards, got {shards}"
+    )]
+    Counts {
+        /// Partitions asked for.
+        partitions: u32,
+        /// Shards asked for.
+        shards: usize,
+    },
+    /// Not a growth.
+    #[error("the topic has {have} partitions, which {to} would not increase")]
+    NotAGrowth {
+        /// Count now.
+        have: u32,
+        /// Count asked for.
+        to: u32,
+    },
+    /// A reshape that names shards that can't be replaced so.
+    #[error("the reshape does not fit: {0}")]
+    Reshape(&'static str),
+    /// Stored parts that break a rule.
+    #[error("the stored layout is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// Everything a layout consists of, for storing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayoutParts {
+    /// Partition of each slot.
+    pub slots: Vec<u32>,
+    /// Open shards in slot order.
+    pub open: Vec<ShardSpan>,
+    /// Sealed shards, oldest seal first.
+    pub sealed: Vec<ShardSpan>,
+    /// Links of the partitions that have other ones than their shard from offset 0 on.
+    pub links: BTreeMap<u32, Vec<Link>>,
+    /// The last [`MAX_EPOCHS`] epochs.
+    pub history: Vec<EpochRecord>,
+}
+
+/// The layout of one topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub(super) parts: LayoutParts,
+    /// Slot of each partition: the inverse of `parts.slots`.
+    positions: Vec<u32>,
+}
+
+impl Layout {
+    /// The first layout of a topic: slots in partition order, cut evenly into one shard per id.
+    pub fn create(partitions: u32, ids: &[ShardId], at_ms: i64) -> Result<Self, LayoutError> {
+        let shards = ids.len();
+        if shards == 0 || shards as u64 > u64::from(partitions) {
+            return Err(LayoutError::Counts { partitions, shards });
+        }
+        let cut = |i: usize| (i as u64 * u64::from(partitions) / shards as u64) as u32;
+        let open = ids
+            .iter()
+            .enumerate()
+            .map(|(i, &id)| ShardSpan {
+                id,
+                first_slot: cut(i),
+                slots: cut(i + 1) - cut(i),
+                state: ShardState::Open,
+                parents: Vec::new(),
+                children: Vec::new(),
+                created: 1,
+                sealed: None,
+            })
+            .collect();
+        let event = EpochEvent::Created { partitions };
+        let parts = LayoutParts {
+            slots: (0..partitions).collect(),
+            open,
+            sealed: Vec::new(),
+            links: BTreeMap::new(),
+            history: vec![EpochRecord {
+                epoch: 1,
+                at_ms,
+                event,
+            }],
+        };
+        Ok(Self {
+            positions: parts.slots.clone(),
+            parts,
+        })
+    }
+
+    /// A layout out of stored parts, if they obey every rule.
+    pub fn from_parts(parts: LayoutParts) -> Result<Self, LayoutError> {
+        let positions = check(&parts)?;
+        Ok(Self { parts, positions })
+    }
+
+    /// Built by growth and reshape, which keep the rules.
+    pub(super) fn rebuilt(mut parts: LayoutParts) -> Self {
+        let surplus = parts.history.len().saturating_sub(MAX_EPOCHS);
+        parts.history.drain(..surplus);
+        let mut positions = vec![0; parts.slots.len()];
+        for (slot, &partition) in parts.slots.iter().enumerate() {
+            positions[partition as usize] = slot as u32;
+        }
+        Self { parts, positions }
+    }
+
+    /// What it consists of.
+    pub fn parts(&self) -> &LayoutParts {
+        &self.parts
+    }
+
+    /// How many partitions (and slots) there are.
+    pub fn partitions(&self) -> u32 {
+        self.parts.slots.len() as u32
+    }
+
+    /// The current layout epoch.
+    pub fn epoch(&self) -> u32 {
+        self.parts.history.last().map_or(0, |r| r.epoch)
+    }
+
+    /// Partitions in slot order.
+    pub fn slots(&self) -> &[u32] {
+        &self.parts.slots
+    }
+
+    /// The open shards, in slot order.
+    pub fn shards(&self) -> &[ShardSpan] {
+        &self.parts.open
+    }
+
+    /// The shards that were sealed, oldest seal first.
+    pub fn sealed(&self) -> &[ShardSpan] {
+        &self.parts.sealed
+    }
+
+    /// The layout history, oldest epoch first.
+    pub fn history(&self) -> &[EpochRecord] {
+        &self.parts.history
+    }
+
+    /// The slot of a partition.
+    pub fn slot_of(&self, partition: u32) -> Option<u32> {
+        self.positions.get(partition as usize).copied()
+    }
+
+    /// The open shard that sequences a partition.
+    pub fn shard_of(&self, partition: u32) -> Option<ShardId> {
+        let slot = self.slot_of(partition)?;
+        let index = self.parts.open.partition_point(|s| s.end_slot() <= slot);
+        self.parts.open.get(index).map(|s| s.id)
+    }
+
+    /// The shard of that id, open or sealed.
+    pub fn shard(&self, id: ShardId) -> Option<&ShardSpan> {
+        self.parts
+            .open
+            .iter()
+            .chain(&self.parts.sealed)
+            .find(|s| s.id == id)
+    }
+
+    /// The partitions of a shard, in slot order.
+    pub fn partitions_of(&self, shard: &ShardSpan) -> &[u32] {
+        let range = shard.first_slot as usize..shard.end_slot() as usize;
+        self.parts.slots.get(range).unwrap_or(&[])
+    }
+
+    /// The part of the hash space that a shard holds.
+    pub fn range_of(&self, shard: &ShardSpan) -> HashRange {
+        HashRange::of_slots(shard.first_slot, shard.slots, self.partitions())
+    }
+
+    /// The part of the hash space that a partition holds.
+    pub fn range_of_partition(&self, partition: u32) -> Option<HashRange> {
+        Some(HashRange::of_slots(
+            self.slot_of(partition)?,
+            1,
+            self.partitions(),
+        ))
+    }
+
+    /// The links of a partition, oldest first; empty for an unknown partition.
+    pub fn links(&self, partition: u32) -> Vec<Link> {
+        match self.parts.links.get(&partition) {
+            Some(links) => links.clone(),
+            None => self
+                .shard_of(partition)
+                .map(|shard| Link { shard, start: 0 })
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    /// Whether every growth so far kept keys under an exact parent.
+    pub fn lineage_exact(&self) -> bool {
+        self.born() == 0
+            || self.parts.history.iter().all(|r| match r.event {
+                EpochEvent::Grown { from, to } => aligned(from, to),
+                _ => true,
+            })
+    }
+}
+
+/// Whether growth from one count to the other keeps every key under the same parent.
+pub(super) fn aligned(from: u32, to: u32) -> bool {
+    from != 0 && to.is_multiple_of(from)
+}
+
+/// Checks stored parts and returns the slot of each partition.
+fn check(parts: &LayoutParts) -> Result<Vec<u32>, LayoutError> {
+    let count = parts.slots.len();
+    let total = u32::try_from(count).map_err(|_| LayoutError::Damaged("too many slots"))?;
+    let mut positions = vec![u32::MAX; count];
+    for (slot, &partition) in parts.slots.iter().enumerate() {
+        match positions.get_mut(partition as usize) {
+            Some(p) if *p == u32::MAX => *p = slot as u32,
+            _ => {
+                return Err(LayoutError::Damaged(
+                    "slots are no permutation of the partitions",
+                ));
+            }
+        }
+    }
+    let mut next = 0;
+    for shard in &parts.open {
+        let fits = shard
+            .slots
+            .checked_add(next)
+            .is_some_and(|end| end <= total);
+        if shard.first_slot != next || shard.slots == 0 || !fits {
+            return Err(LayoutError::Damaged("open shards do not tile the slots"));
+        }
+        next += shard.slots;
+    }
+    if next != total || total == 0 {
+        return Err(LayoutError::Damaged("open shards do not cover the slots"));
+    }
+    for shard in &parts.sealed {
+        if shard
+            .first_slot
+            .checked_add(shard.slots)
+            .is_none_or(|end| end > total)
+        {
+            return Err(LayoutError::Damaged(
+                "a sealed shard lies outside the slots",
+            ));
+        }
+    }
+    if parts.open.iter().any(|s| s.state != ShardState::Open)
+        || parts.sealed.iter().any(|s| s.state != ShardState::Sealed)
+    {
+        return Err(LayoutError::Damaged("a shard stands in the wrong list"));
+    }
+    if parts.history.is_empty() || parts.history.windows(2).any(|w| w[0].epoch >= w[1].epoch) {
+        return Err(LayoutError::Damaged("layout epochs do not rise"));
+    }
+    Ok(positions)
+}

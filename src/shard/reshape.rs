@@ -1,0 +1,128 @@
+//! Reshape: open shards replaced by others over the same slots. Split, merge and move in one verb.
+
+use super::layout::{
+    EpochEvent, EpochRecord, Layout, LayoutError, LayoutParts, Link, ShardSpan, ShardState,
+};
+use crate::types::{Offset, ShardId};
+
+impl Layout {
+    /// The layout in which the adjacent open shards `sealed` are replaced by `opened`: new shards
+    /// with their numbers of slots, in slot order. `next_offset` gives the offset that a partition
+    /// hands out next, where its link to the new shard starts.
+    pub fn reshape(
+        &self,
+        sealed: &[ShardId],
+        opened: &[(ShardId, u32)],
+        next_offset: &dyn Fn(u32) -> Offset,
+        at_ms: i64,
+    ) -> Result<Self, LayoutError> {
+        let run = self.adjacent(sealed)?;
+        let old = &self.parts.open[run.clone()];
+        self.check_opened(opened, old.iter().map(|s| u64::from(s.slots)).sum())?;
+        let epoch = self.epoch() + 1;
+        let fresh = self.place(opened, old, epoch);
+        let mut parts = LayoutParts {
+            slots: self.parts.slots.clone(),
+            open: self.parts.open.clone(),
+            sealed: self.parts.sealed.clone(),
+            links: self.parts.links.clone(),
+            history: self.parts.history.clone(),
+        };
+        for shard in &fresh {
+            for &partition in self.partitions_of(shard) {
+                let mut links = self.links(partition);
+                let link = Link {
+                    shard: shard.id,
+                    start: next_offset(partition),
+                };
+                // A link that never held a record says nothing.
+                if links.last().is_some_and(|last| last.start == link.start) {
+                    links.pop();
+                }
+                links.push(link);
+                parts.links.insert(partition, links);
+            }
+        }
+        parts.sealed.extend(old.iter().map(|shard| ShardSpan {
+            state: ShardState::Sealed,
+            children: overlapping(shard, &fresh),
+            sealed: Some(epoch),
+            ..shard.clone()
+        }));
+        parts.open.splice(run, fresh);
+        let event = EpochEvent::Reshaped {
+            sealed: sealed.to_vec(),
+            opened: opened.iter().map(|o| o.0).collect(),
+        };
+        parts.history.push(EpochRecord {
+            epoch,
+            at_ms,
+            event,
+        });
+        Ok(Self::rebuilt(parts))
+    }
+
+    /// Indexes of the open shards of those ids, which must stand side by side in that order.
+    fn adjacent(&self, ids: &[ShardId]) -> Result<std::ops::Range<usize>, LayoutError> {
+        let first = ids
+            .first()
+            .ok_or(LayoutError::Reshape("no shard is named"))?;
+        let start = self.parts.open.iter().position(|s| s.id == *first);
+        let start = start.ok_or(LayoutError::Reshape("a shard is not open"))?;
+        let run = start..start + ids.len();
+        match self.parts.open.get(run.clone()) {
+            Some(found) if found.iter().map(|s| s.id).eq(ids.iter().copied()) => Ok(run),
+            _ => Err(LayoutError::Reshape(
+                "the shards are not open, adjacent and in slot order",
+            )),
+        }
+    }
+
+    fn check_opened(&self, opened: &[(ShardId, u32)], slots: u64) -> Result<(), LayoutError> {
+        if opened.iter().any(|o| o.1 == 0) {
+            return Err(LayoutError::Reshape("a new shard would be empty"));
+        }
+        if opened.iter().map(|o| u64::from(o.1)).sum::<u64>() != slots {
+            return Err(LayoutError::Reshape(
+                "the new shards do not cover the old ones",
+            ));
+        }
+        let used = opened.iter().enumerate().any(|(i, o)| {
+            self.shard(o.0).is_some() || opened[..i].iter().any(|before| before.0 == o.0)
+        });
+        if used {
+            return Err(LayoutError::Reshape("a new shard's id is in use"));
+        }
+        Ok(())
+    }
+
+    fn place(&self, opened: &[(ShardId, u32)], old: &[ShardSpan], epoch: u32) -> Vec<ShardSpan> {
+        let mut first_slot = old.first().map_or(0, |s| s.first_slot);
+        let mut fresh = Vec::with_capacity(opened.len());
+        for &(id, slots) in opened {
+            let mut shard = ShardSpan {
+                id,
+                first_slot,
+                slots,
+                state: ShardState::Open,
+                parents: Vec::new(),
+                children: Vec::new(),
+                created: epoch,
+                sealed: None,
+            };
+            shard.parents = overlapping(&shard, old);
+            first_slot += slots;
+            fresh.push(shard);
+        }
+        fresh
+    }
+}
+
+/// Ids of the shards that share a slot with this one.
+fn overlapping(shard: &ShardSpan, others: &[ShardSpan]) -> Vec<ShardId> {
+    others
+        .iter()
+        .filter(|o| o.first_slot < shard.end_slot() && shard.first_slot < o.end_slot())
+        .map(|o| o.id)
+        .collect()
+}
