@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::store::backend::disk::DiskDir;
 use crate::store::backend::faults::{Fault, FaultDisk, Rule};
 use crate::store::backend::memory::MemoryDisk;
 
@@ -21,8 +22,15 @@ fn payload(slot: u32, captured: u64) -> Bytes {
 }
 
 fn step(captured: u64, changed: &[u32], removed: &[u32]) -> Step {
-    let changed = changed.iter().map(|slot| (*slot, payload(*slot, captured))).collect();
-    Step { captured, changed, removed: removed.to_vec() }
+    let changed = changed
+        .iter()
+        .map(|slot| (*slot, payload(*slot, captured)))
+        .collect();
+    Step {
+        captured,
+        changed,
+        removed: removed.to_vec(),
+    }
 }
 
 fn root_payload(captured: u64) -> Bytes {
@@ -31,7 +39,12 @@ fn root_payload(captured: u64) -> Bytes {
 
 fn publish(store: &mut CheckpointStore, step: &Step) -> io::Result<()> {
     let root = root_payload(step.captured);
-    store.publish(Position(step.captured), root, step.changed.clone(), &step.removed)
+    store.publish(
+        Position(step.captured),
+        root,
+        step.changed.clone(),
+        &step.removed,
+    )
 }
 
 /// The state after all of `steps`; `None` after none.
@@ -80,18 +93,22 @@ fn check_files(disk: &MemoryDisk, store: &CheckpointStore) {
     let mut wanted: Vec<String> = Vec::new();
     for root in &store.roots {
         wanted.push(path(&root_name(root.number)));
-        wanted.extend(root.sections.values().map(|section| path(&section_name(section))));
+        wanted.extend(
+            root.sections
+                .values()
+                .map(|section| path(&section_name(section))),
+        );
     }
     wanted.sort();
     wanted.dedup();
     assert_eq!(disk.names(), wanted);
 }
 
-fn failing(disk: &MemoryDisk, nth: u64, times: u64, fault: Fault) -> FaultDisk {
-    let faulty = FaultDisk::new(Arc::new(disk.clone()), nth);
-    let prefix = String::new();
-    faulty.add(Rule { op: None, prefix, skip: nth, times, permille: 1000, fault });
-    faulty
+/// A store on a disk to which faults can be added.
+fn open_faulty(disk: &MemoryDisk) -> (FaultDisk, CheckpointStore) {
+    let faulty = FaultDisk::new(Arc::new(disk.clone()), 1);
+    let (store, _) = CheckpointStore::open(Arc::new(faulty.clone())).unwrap();
+    (faulty, store)
 }
 
 #[test]
@@ -113,13 +130,25 @@ fn only_changed_sections_are_written() {
     let big = Bytes::from(vec![3; 3 << 20]);
     let disk = MemoryDisk::new();
     let (mut store, _) = open(&disk).unwrap();
-    store.publish(Position(1), Bytes::new(), vec![(0, big.clone())], &[]).unwrap();
+    store
+        .publish(Position(1), Bytes::new(), vec![(0, big.clone())], &[])
+        .unwrap();
     let before = store.written_bytes();
     assert!(before > 3 << 20);
-    store.publish(Position(2), Bytes::new(), vec![(1, Bytes::from_static(b"x"))], &[]).unwrap();
+    store
+        .publish(
+            Position(2),
+            Bytes::new(),
+            vec![(1, Bytes::from_static(b"x"))],
+            &[],
+        )
+        .unwrap();
     assert!(store.written_bytes() - before < 200);
     let (_, loaded) = open(&disk).unwrap();
-    assert_eq!(loaded.unwrap().sections, [(0, big), (1, Bytes::from_static(b"x"))]);
+    assert_eq!(
+        loaded.unwrap().sections,
+        [(0, big), (1, Bytes::from_static(b"x"))]
+    );
 }
 
 #[test]
@@ -130,23 +159,20 @@ fn a_crash_at_any_operation_leaves_the_old_state_or_the_new() {
         let mut nth = 0;
         loop {
             let (disk, before) = holding(&steps[..n]);
-            let faulty = failing(&disk, u64::MAX, 0, Fault::Eio);
-            let (mut store, _) = CheckpointStore::open(Arc::new(faulty.clone())).unwrap();
-            faulty.clear();
+            let (faulty, mut store) = open_faulty(&disk);
             faulty.add(Rule {
-                op: None,
-                prefix: String::new(),
                 skip: nth,
-                times: u64::MAX,
-                permille: 1000,
-                fault: Fault::Eio,
+                ..all_fail()
             });
             let done = publish(&mut store, &steps[n]).is_ok();
             for seed in 0..12 {
                 let after = disk.crash(seed);
                 let (mut store_after, loaded) = open(&after).unwrap();
                 let new = loaded == expected(&steps[..=n]);
-                assert!(new || loaded == expected(&steps[..n]), "step {n}, operation {nth}");
+                assert!(
+                    new || loaded == expected(&steps[..n]),
+                    "step {n}, operation {nth}"
+                );
                 assert!(new || !done, "step {n}: a finished publication was lost");
                 found_new += u32::from(new && !done);
                 found_old += u32::from(!new);
@@ -178,10 +204,11 @@ fn the_fallback_holds_at_every_crash_too() {
     let mut nth = 0;
     loop {
         let (disk, _) = holding(&steps[..3]);
-        let faulty = failing(&disk, u64::MAX, 0, Fault::Eio);
-        let (mut store, _) = CheckpointStore::open(Arc::new(faulty.clone())).unwrap();
-        faulty.clear();
-        faulty.add(Rule { skip: nth, ..all_fail() });
+        let (faulty, mut store) = open_faulty(&disk);
+        faulty.add(Rule {
+            skip: nth,
+            ..all_fail()
+        });
         let done = publish(&mut store, &steps[3]).is_ok();
         for seed in 0..12 {
             let after = disk.crash(seed);
@@ -200,12 +227,23 @@ fn the_fallback_holds_at_every_crash_too() {
 
 fn all_fail() -> Rule {
     let prefix = String::new();
-    Rule { op: None, prefix, skip: 0, times: u64::MAX, permille: 1000, fault: Fault::Eio }
+    Rule {
+        op: None,
+        prefix,
+        skip: 0,
+        times: u64::MAX,
+        permille: 1000,
+        fault: Fault::Eio,
+    }
 }
 
 fn newest_root(disk: &MemoryDisk) -> String {
     let prefix = path("root-");
-    disk.names().into_iter().filter(|name| name.starts_with(&prefix)).max().unwrap()
+    disk.names()
+        .into_iter()
+        .filter(|name| name.starts_with(&prefix))
+        .max()
+        .unwrap()
 }
 
 #[test]
@@ -214,10 +252,13 @@ fn no_space_at_any_operation_then_the_same_changes_again() {
     let mut nth = 0;
     loop {
         let (disk, _) = holding(&steps[..3]);
-        let faulty = failing(&disk, u64::MAX, 0, Fault::Enospc);
-        let (mut store, _) = CheckpointStore::open(Arc::new(faulty.clone())).unwrap();
-        faulty.clear();
-        faulty.add(Rule { skip: nth, times: 1, fault: Fault::Enospc, ..all_fail() });
+        let (faulty, mut store) = open_faulty(&disk);
+        faulty.add(Rule {
+            skip: nth,
+            times: 1,
+            fault: Fault::Enospc,
+            ..all_fail()
+        });
         let first = publish(&mut store, &steps[3]);
         if let Err(error) = &first {
             assert_eq!(error.kind(), io::ErrorKind::StorageFull);
@@ -239,10 +280,15 @@ fn no_space_at_any_operation_then_the_same_changes_again() {
 fn any_flipped_byte_of_the_newest_files_leads_to_the_older_root() {
     let steps = history();
     let (disk, store) = holding(&steps);
-    let [older, newer] = &store.roots[..] else { panic!("{} roots", store.roots.len()) };
+    let [older, newer] = &store.roots[..] else {
+        panic!("{} roots", store.roots.len())
+    };
     let mut only_new = vec![root_name(newer.number)];
     let named_by_older: Vec<_> = older.sections.values().collect();
-    let fresh = newer.sections.values().filter(|section| !named_by_older.contains(section));
+    let fresh = newer
+        .sections
+        .values()
+        .filter(|section| !named_by_older.contains(section));
     only_new.extend(fresh.map(section_name));
     assert_eq!(only_new.len(), 3);
     for name in only_new.iter().map(|name| path(name)) {
@@ -257,7 +303,11 @@ fn any_flipped_byte_of_the_newest_files_leads_to_the_older_root() {
         }
         let copy = disk.kill();
         copy.delete(&name).unwrap();
-        assert_eq!(open(&copy).unwrap().1, expected(&steps[..3]), "without {name}");
+        assert_eq!(
+            open(&copy).unwrap().1,
+            expected(&steps[..3]),
+            "without {name}"
+        );
     }
     assert_eq!(open(&disk).unwrap().1, expected(&steps));
 }
@@ -298,7 +348,10 @@ fn damage_of_what_both_roots_need_is_told_and_changes_nothing() {
     let before = disk.names();
     let error = open(&disk).err().unwrap();
     let words = error.to_string();
-    assert!(words.contains(&section_name(&shared)) && words.contains("from a copy"), "{words}");
+    assert!(
+        words.contains(&section_name(&shared)) && words.contains("from a copy"),
+        "{words}"
+    );
     assert_eq!(disk.names(), before);
 }
 
@@ -324,16 +377,36 @@ fn a_later_version_is_refused_and_not_taken_for_damage() {
     bytes[end..].copy_from_slice(&crc);
     disk.open(&name).unwrap().write_at(&bytes, 0).unwrap();
     let error = open(&disk).err().unwrap();
-    assert!(matches!(error, CheckpointError::Newer { version: 2, .. }), "{error}");
+    assert!(
+        matches!(error, CheckpointError::Newer { version: 2, .. }),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_read_error_is_not_taken_for_damage() {
     let (disk, _) = holding(&history());
     let faulty = FaultDisk::new(Arc::new(disk), 0);
-    faulty.add(Rule::new(crate::store::backend::faults::Op::Read, "checkpoint", Fault::Eio));
+    faulty.add(Rule::new(
+        crate::store::backend::faults::Op::Read,
+        "checkpoint",
+        Fault::Eio,
+    ));
     let error = CheckpointStore::open(Arc::new(faulty)).err().unwrap();
     assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
+}
+
+#[test]
+fn a_real_directory_serves_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(DiskDir::open_locked(folder.path()).unwrap());
+    let (mut store, _) = CheckpointStore::open(Arc::clone(&disk)).unwrap();
+    for step in history() {
+        publish(&mut store, &step).unwrap();
+    }
+    let (again, loaded) = CheckpointStore::open(disk).unwrap();
+    assert_eq!(loaded, expected(&history()));
+    assert_eq!(again.trim_through(), Position(30));
 }
 
 proptest! {

@@ -7,7 +7,14 @@ use crate::store::backend::faults::{Fault, FaultDisk, Rule};
 fn failing(memory: &MemoryDisk, nth: u64, times: u64, fault: Fault) -> Arc<dyn Disk> {
     let disk = FaultDisk::new(Arc::new(memory.clone()), nth);
     let prefix = String::new();
-    disk.add(Rule { op: None, prefix, skip: nth, times, permille: 1000, fault });
+    disk.add(Rule {
+        op: None,
+        prefix,
+        skip: nth,
+        times,
+        permille: 1000,
+        fault,
+    });
     Arc::new(disk)
 }
 
@@ -24,7 +31,11 @@ fn a_finished_file_survives_a_crash_at_any_operation_after_it() {
     let mut nth = 0;
     loop {
         let memory = MemoryDisk::new();
-        let outcome = write(&failing(&memory, nth, u64::MAX, Fault::Eio), FileId(1), &model);
+        let outcome = write(
+            &failing(&memory, nth, u64::MAX, Fault::Eio),
+            FileId(1),
+            &model,
+        );
         for seed in 0..10 {
             let after: Arc<dyn Disk> = Arc::new(memory.crash(seed));
             let store = SegmentStore::new(Arc::clone(&after), MIB);
@@ -94,13 +105,17 @@ fn a_deletion_cut_short_is_done_again() {
 fn a_writer_that_failed_once_never_finishes() {
     let (memory, _) = memory();
     let disk = FaultDisk::new(Arc::new(memory.clone()), 0);
-    let rule = Rule::new(crate::store::backend::faults::Op::Write, "segments", Fault::Torn);
+    let rule = Rule::new(
+        crate::store::backend::faults::Op::Write,
+        "segments",
+        Fault::Torn,
+    );
     disk.add(rule.times(1));
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let mut writer = SegmentWriter::create(&disk, FileId(1), &no_pace).unwrap();
     writer.begin_section(key(1, 0));
     assert!(writer.push(0, 0, 0, &vec![1; 2 << 20]).is_err());
-    let _ = writer.push(1, 1, 0, b"more");
+    assert!(writer.push(1, 1, 0, b"more").is_err());
     assert!(writer.finish().is_err());
     assert!(memory.names().is_empty());
 }

@@ -14,7 +14,10 @@ fn any_flipped_byte_of_footer_or_trailer_is_found() {
             assert!(memory.flip(&file_name(FileId(1)), at, mask));
             let store = SegmentStore::new(Arc::clone(&disk), MIB);
             let outcome = store.section(FileId(1), key(1, 0));
-            assert!(matches!(outcome, Err(ReadError::Damaged { .. })), "byte {at}: {outcome:?}");
+            assert!(
+                matches!(outcome, Err(ReadError::Damaged { .. })),
+                "byte {at}: {outcome:?}"
+            );
             assert!(memory.flip(&file_name(FileId(1)), at, mask));
         }
     }
@@ -27,7 +30,10 @@ fn any_flipped_byte_of_the_header_is_found_by_verify() {
     let store = SegmentStore::new(disk, MIB);
     for at in 0..HEADER_BYTES as u64 {
         assert!(memory.flip(&file_name(FileId(1)), at, 4));
-        assert!(matches!(store.verify(FileId(1)), Err(ReadError::Damaged { .. })));
+        assert!(matches!(
+            store.verify(FileId(1)),
+            Err(ReadError::Damaged { .. })
+        ));
         assert!(memory.flip(&file_name(FileId(1)), at, 4));
     }
     assert!(store.verify(FileId(1)).unwrap().damage.is_empty());
@@ -46,7 +52,9 @@ fn a_flipped_byte_of_a_batch_is_told_with_its_offsets() {
             assert!(memory.flip(&file_name(FileId(1)), at, 1));
             let found = store.verify(FileId(1)).unwrap().damage;
             assert!(memory.flip(&file_name(FileId(1)), at, 1));
-            let [damage] = &found[..] else { panic!("{found:?}") };
+            let [damage] = &found[..] else {
+                panic!("{found:?}")
+            };
             assert_eq!(damage.key, *key);
             assert!(damage.start <= batch.base && batch.last < damage.end);
             let words = format!("of partition {key} are damaged in segment file 1");
@@ -64,7 +72,10 @@ fn a_shortened_file_is_damaged() {
         handle.set_len(meta.bytes - cut).unwrap();
         let store = SegmentStore::new(Arc::clone(&disk), MIB);
         let outcome = store.section(FileId(1), key(1, 0));
-        assert!(matches!(outcome, Err(ReadError::Damaged { .. })), "{cut}: {outcome:?}");
+        assert!(
+            matches!(outcome, Err(ReadError::Damaged { .. })),
+            "{cut}: {outcome:?}"
+        );
     }
     assert_eq!(memory.names().len(), 1);
 }
@@ -73,7 +84,8 @@ fn a_shortened_file_is_damaged() {
 fn a_file_under_a_wrong_name_is_damaged() {
     let (_, disk) = memory();
     write(&disk, FileId(1), &small_model()).unwrap();
-    disk.rename(&file_name(FileId(1)), &file_name(FileId(2))).unwrap();
+    disk.rename(&file_name(FileId(1)), &file_name(FileId(2)))
+        .unwrap();
     let store = SegmentStore::new(disk, MIB);
     let error = store.section(FileId(2), key(1, 0)).unwrap_err();
     assert!(error.to_string().contains("belongs to file 1"), "{error}");
@@ -92,7 +104,12 @@ fn a_later_version_is_refused_in_words() {
     handle.write_at(&trailer, meta.bytes - 48).unwrap();
     let store = SegmentStore::new(disk, MIB);
     let error = store.section(FileId(1), key(1, 0)).unwrap_err();
-    assert!(error.to_string().contains("has format version 2: use the release"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("has format version 2: use the release"),
+        "{error}"
+    );
 
     let mut head = header(FileId(1));
     head[8] = 2;

@@ -74,15 +74,27 @@ fn check_offsets(
     let meta = section.meta();
     for offset in meta.start - 2..meta.end + 2 {
         // The batch a reader wants: the one that holds the offset, else the next one.
-        let wanted = batches.iter().position(|b| b.last >= offset).unwrap_or(batches.len() - 1);
+        let wanted = batches
+            .iter()
+            .position(|b| b.last >= offset)
+            .unwrap_or(batches.len() - 1);
         let found = section.seek(offset);
         let Some(at) = positions.iter().position(|p| *p == found) else {
             return Err(TestCaseError::fail("not at the start of a batch"));
         };
         prop_assert!(at <= wanted);
-        let scanned: u64 = batches[at..wanted].iter().map(|b| b.bytes.len() as u64).sum();
-        let last = batches[at..wanted].last().map_or(0, |b| b.bytes.len() as u64);
-        prop_assert!(scanned - last < INDEX_EVERY, "{} bytes before the batch", scanned);
+        let scanned: u64 = batches[at..wanted]
+            .iter()
+            .map(|b| b.bytes.len() as u64)
+            .sum();
+        let last = batches[at..wanted]
+            .last()
+            .map_or(0, |b| b.bytes.len() as u64);
+        prop_assert!(
+            scanned - last < INDEX_EVERY,
+            "{} bytes before the batch",
+            scanned
+        );
         for bytes in [0, 500, u64::MAX] {
             let range = section.seek_range(offset, bytes);
             prop_assert_eq!(range.start, found);
@@ -109,8 +121,15 @@ fn check_times(
         prop_assert!(batches[..at].iter().all(|b| b.max_timestamp < timestamp));
         // No later entry would have done.
         let mut behind = batches[at..].iter().zip(&positions[at..]);
-        let first = behind.find(|(b, _)| b.max_timestamp >= timestamp).map(|(_, p)| *p);
-        let end = section.blocks().map(|b| b.range).find(|r| r.start == found).unwrap().end;
+        let first = behind
+            .find(|(b, _)| b.max_timestamp >= timestamp)
+            .map(|(_, p)| *p);
+        let end = section
+            .blocks()
+            .map(|b| b.range)
+            .find(|r| r.start == found)
+            .unwrap()
+            .end;
         prop_assert!(end == section.end_position() || first.is_some_and(|p| p < end));
     }
     Ok(())
@@ -142,7 +161,10 @@ fn a_meta_of_a_later_version_is_refused() {
     let mut bytes = Vec::new();
     SegmentMeta::default().encode(&mut bytes);
     bytes[0] = 2;
-    assert_eq!(SegmentMeta::decode(&mut &bytes[..]), Err(DecodeError::Newer(2)));
+    assert_eq!(
+        SegmentMeta::decode(&mut &bytes[..]),
+        Err(DecodeError::Newer(2))
+    );
 }
 
 #[test]
@@ -150,5 +172,8 @@ fn a_hostile_count_reserves_nothing() {
     let mut bytes = vec![1, 1, 1];
     codec::put_varint(&mut bytes, u64::MAX);
     bytes.extend_from_slice(&[1; 20]);
-    assert!(matches!(SegmentMeta::decode(&mut &bytes[..]), Err(DecodeError::Malformed(_))));
+    assert!(matches!(
+        SegmentMeta::decode(&mut &bytes[..]),
+        Err(DecodeError::Malformed(_))
+    ));
 }

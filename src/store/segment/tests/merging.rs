@@ -28,8 +28,13 @@ fn sections_of_one_partition_are_joined() {
     write(&disk, FileId(1), &one).unwrap();
     write(&disk, FileId(2), &two).unwrap();
     let store = SegmentStore::new(disk, MIB);
-    let sources = [2, 1].map(|file| Source { file: FileId(file), keep: &all });
-    let meta = merge(&store, &sources, FileId(3), &no_pace).unwrap().unwrap();
+    let sources = [2, 1].map(|file| Source {
+        file: FileId(file),
+        keep: &all,
+    });
+    let meta = merge(&store, &sources, FileId(3), &no_pace)
+        .unwrap()
+        .unwrap();
     assert_eq!(store.meta(FileId(3)).unwrap(), meta);
     assert_eq!(meta.sections.len(), model.len());
     for (key, batches) in &model {
@@ -59,13 +64,22 @@ fn clips_and_floors_leave_out_what_is_not_wanted() {
         k if k == key(2, 7) => Some(4),
         _ => None,
     };
-    let sources = [Source { file: FileId(1), keep: &keep }];
-    let meta = merge(&store, &sources, FileId(2), &no_pace).unwrap().unwrap();
-    let [section] = &meta.sections[..] else { panic!("{meta:?}") };
+    let sources = [Source {
+        file: FileId(1),
+        keep: &keep,
+    }];
+    let meta = merge(&store, &sources, FileId(2), &no_pace)
+        .unwrap()
+        .unwrap();
+    let [section] = &meta.sections[..] else {
+        panic!("{meta:?}")
+    };
     let cut = whole.blocks().find(|block| block.end > floor).unwrap();
     assert!(cut.start > whole.meta().start);
     assert_eq!((section.start, section.end), (cut.start, whole.meta().end));
-    let kept = store.read(FileId(1), cut.range.start..whole.end_position()).unwrap();
+    let kept = store
+        .read(FileId(1), cut.range.start..whole.end_position())
+        .unwrap();
     let range = section.position..section.position + section.bytes;
     assert_eq!(store.read(FileId(2), range).unwrap(), kept);
 }
@@ -75,7 +89,10 @@ fn nothing_kept_makes_no_file() {
     let (_, disk) = memory();
     write(&disk, FileId(1), &small_model()).unwrap();
     let store = SegmentStore::new(disk, MIB);
-    let sources = [Source { file: FileId(1), keep: &|_| None }];
+    let sources = [Source {
+        file: FileId(1),
+        keep: &|_| None,
+    }];
     assert_eq!(merge(&store, &sources, FileId(2), &no_pace).unwrap(), None);
     assert_eq!(store.list_files().unwrap(), [FileId(1)]);
 }
@@ -85,11 +102,22 @@ fn a_gap_or_an_overlap_is_refused() {
     for second in [4, 2] {
         let (_, disk) = memory();
         write(&disk, FileId(1), &vec![(key(1, 0), batches(0, &[3], 10))]).unwrap();
-        write(&disk, FileId(2), &vec![(key(1, 0), batches(second, &[3], 10))]).unwrap();
+        write(
+            &disk,
+            FileId(2),
+            &vec![(key(1, 0), batches(second, &[3], 10))],
+        )
+        .unwrap();
         let store = SegmentStore::new(disk, MIB);
-        let sources = [1, 2].map(|file| Source { file: FileId(file), keep: &all });
+        let sources = [1, 2].map(|file| Source {
+            file: FileId(file),
+            keep: &all,
+        });
         let error = merge(&store, &sources, FileId(3), &no_pace).unwrap_err();
-        assert!(error.to_string().contains("sections of 1/0 do not join"), "{error}");
+        assert!(
+            error.to_string().contains("sections of 1/0 do not join"),
+            "{error}"
+        );
         assert_eq!(store.list_files().unwrap(), [FileId(1), FileId(2)]);
     }
 }
@@ -100,7 +128,10 @@ fn damage_is_never_copied() {
     let model = small_model();
     write(&disk, FileId(1), &model).unwrap();
     let store = SegmentStore::new(disk, MIB);
-    let sources = [Source { file: FileId(1), keep: &all }];
+    let sources = [Source {
+        file: FileId(1),
+        keep: &all,
+    }];
     for (key, batches) in &model {
         let section = store.section(FileId(1), *key).unwrap().unwrap();
         for position in positions(&section, batches) {

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::store::backend::Disk;
+use crate::store::backend::disk::DiskDir;
 use crate::store::backend::memory::MemoryDisk;
 use crate::types::{Offset, PartitionKey, TopicNo};
 
@@ -31,7 +32,10 @@ struct Batch {
 type Model = Vec<(PartitionKey, Vec<Batch>)>;
 
 fn key(topic: u32, index: u32) -> PartitionKey {
-    PartitionKey { topic: TopicNo(topic), index }
+    PartitionKey {
+        topic: TopicNo(topic),
+        index,
+    }
 }
 
 fn no_pace(_: u64) {}
@@ -80,7 +84,12 @@ fn small_model() -> Model {
 
 /// Several partitions with batches of any size, gaps between offsets, timestamps in any order.
 fn any_model() -> impl Strategy<Value = Model> {
-    let batch = (0i64..4, 1i64..5, -1i64..60, prop_oneof![9 => 1usize..3_000, 1 => 1usize..90_000]);
+    let batch = (
+        0i64..4,
+        1i64..5,
+        -1i64..60,
+        prop_oneof![9 => 1usize..3_000, 1 => 1usize..90_000],
+    );
     let section = (0i64..100, prop::collection::vec(batch, 1..40));
     prop::collection::btree_map((0u32..3, 0u32..40), section, 1..6).prop_map(|sections| {
         let mut model: Model = sections
@@ -91,7 +100,12 @@ fn any_model() -> impl Strategy<Value = Model> {
                     let base = next + gap;
                     next = base + records;
                     let bytes = (0..length).map(|at| (at as i64 * 7 + base) as u8).collect();
-                    Batch { base, last: next - 1, max_timestamp, bytes }
+                    Batch {
+                        base,
+                        last: next - 1,
+                        max_timestamp,
+                        bytes,
+                    }
                 };
                 (key(topic, index), shapes.into_iter().map(one).collect())
             })
@@ -114,7 +128,10 @@ fn positions(section: &Section, batches: &[Batch]) -> Vec<u64> {
 }
 
 fn joined(batches: &[Batch]) -> Vec<u8> {
-    batches.iter().flat_map(|b| b.bytes.iter().copied()).collect()
+    batches
+        .iter()
+        .flat_map(|b| b.bytes.iter().copied())
+        .collect()
 }
 
 fn footer_start(disk: &MemoryDisk, file: FileId) -> usize {
@@ -131,7 +148,11 @@ fn a_file_is_read_back_as_it_was_written() {
     assert_eq!(store.list_files().unwrap(), [FileId(3)]);
     assert_eq!(store.meta(FileId(3)).unwrap(), meta);
     assert_eq!(meta.sections.len(), 4);
-    assert!(meta.sections.windows(2).all(|pair| pair[0].key < pair[1].key));
+    assert!(
+        meta.sections
+            .windows(2)
+            .all(|pair| pair[0].key < pair[1].key)
+    );
     for (key, batches) in &model {
         let section = store.section(FileId(3), *key).unwrap().unwrap();
         assert_eq!(meta.section(*key), Some(section.meta()));
@@ -180,7 +201,10 @@ fn a_caller_that_breaks_the_order_is_refused() {
     writer.begin_section(key(1, 0));
     writer.push(8, 8, 0, b"x").unwrap();
     let error = writer.finish().unwrap_err();
-    assert!(error.to_string().contains("1/0 has two sections"), "{error}");
+    assert!(
+        error.to_string().contains("1/0 has two sections"),
+        "{error}"
+    );
     assert!(memory.names().is_empty());
     assert!(SegmentWriter::create(&disk, FileId(1), &no_pace).is_ok());
 }
@@ -196,12 +220,24 @@ fn ten_thousand_sections_take_64_bytes_each() {
     let meta = writer.finish().unwrap();
     let mut encoded = Vec::new();
     meta.encode(&mut encoded);
-    assert!(encoded.len() < 10_000 * 16, "{} bytes in the journal", encoded.len());
+    assert!(
+        encoded.len() < 10_000 * 16,
+        "{} bytes in the journal",
+        encoded.len()
+    );
     let store = SegmentStore::new(disk, 8 * MIB);
     for index in 0..10_000 {
-        let found = store.section(FileId(1), key(5, index * 2)).unwrap().unwrap();
+        let found = store
+            .section(FileId(1), key(5, index * 2))
+            .unwrap()
+            .unwrap();
         assert_eq!(found.meta(), &meta.sections[index as usize]);
-        assert!(store.section(FileId(1), key(5, index * 2 + 1)).unwrap().is_none());
+        assert!(
+            store
+                .section(FileId(1), key(5, index * 2 + 1))
+                .unwrap()
+                .is_none()
+        );
     }
     let stats = store.cache_stats();
     assert!(stats.footer_bytes <= 64 * 10_000, "{stats:?}");
@@ -224,7 +260,10 @@ fn caches_hold_no_more_than_their_budgets() {
         for file in 1..=20 {
             assert!(store.section(FileId(file), key(1, 4)).unwrap().is_some());
             let stats = store.cache_stats();
-            assert!(stats.footer_bytes <= 2_000 && stats.open_files <= 3, "{round}: {stats:?}");
+            assert!(
+                stats.footer_bytes <= 2_000 && stats.open_files <= 3,
+                "{round}: {stats:?}"
+            );
         }
     }
     assert!(store.cache_stats().footers > 1);
@@ -246,7 +285,14 @@ fn reads_that_may_not_wait_say_so() {
     let blocked = store.try_read_cached(FileId(1), range.clone());
     assert!(matches!(blocked, Err(ReadError::WouldBlock)));
     store.section(FileId(1), wanted.key).unwrap();
-    assert_eq!(*store.section_cached(FileId(1), wanted.key).unwrap().unwrap().meta(), wanted);
+    assert_eq!(
+        *store
+            .section_cached(FileId(1), wanted.key)
+            .unwrap()
+            .unwrap()
+            .meta(),
+        wanted
+    );
     let bytes = store.try_read_cached(FileId(1), range.clone()).unwrap();
     assert_eq!(bytes, store.read(FileId(1), range).unwrap());
     let beyond = store.read(FileId(1), meta.bytes - 1..meta.bytes + 1);
@@ -261,7 +307,9 @@ fn a_deleted_file_gives_space_back_in_steps() {
     let store = SegmentStore::new(disk, MIB);
     store.section(FileId(1), key(1, 0)).unwrap();
     let steps = RefCell::new(Vec::new());
-    store.delete_paced(FileId(1), &|bytes| steps.borrow_mut().push(bytes)).unwrap();
+    store
+        .delete_paced(FileId(1), &|bytes| steps.borrow_mut().push(bytes))
+        .unwrap();
     let steps = steps.into_inner();
     assert_eq!(steps.iter().sum::<u64>(), meta.bytes);
     assert!(steps.len() == 3 && steps.iter().all(|step| *step <= 4 * MIB));
@@ -269,13 +317,22 @@ fn a_deleted_file_gives_space_back_in_steps() {
     assert_eq!(store.cache_stats(), Default::default());
     store.delete(FileId(1)).unwrap();
     let gone = store.section(FileId(1), key(1, 0)).unwrap_err();
-    assert!(gone.to_string().contains("segment file 1 is damaged: it is missing"), "{gone}");
+    assert!(
+        gone.to_string()
+            .contains("segment file 1 is damaged: it is missing"),
+        "{gone}"
+    );
 }
 
 #[test]
 fn aborted_transactions_stay_with_their_section() {
     let (_, disk) = memory();
-    let aborted = |first| AbortedTransaction { producer_id: 9, first, last: 40, stable_after: 41 };
+    let aborted = |first| AbortedTransaction {
+        producer_id: 9,
+        first,
+        last: 40,
+        stable_after: 41,
+    };
     let mut writer = SegmentWriter::create(&disk, FileId(1), &no_pace).unwrap();
     for index in [2, 0, 1] {
         writer.begin_section(key(1, index));
@@ -288,7 +345,12 @@ fn aborted_transactions_stay_with_their_section() {
     writer.finish().unwrap();
     let store = SegmentStore::new(disk, MIB);
     let found = |index| -> Vec<_> {
-        store.section(FileId(1), key(1, index)).unwrap().unwrap().aborted().collect()
+        store
+            .section(FileId(1), key(1, index))
+            .unwrap()
+            .unwrap()
+            .aborted()
+            .collect()
     };
     assert_eq!(found(0), [aborted(0), aborted(10)]);
     assert_eq!(found(1), []);
@@ -297,9 +359,37 @@ fn aborted_transactions_stay_with_their_section() {
 
 #[test]
 fn foreign_names_are_no_segment_files() {
-    for name in ["1.seg", "00000000000000000001.log", "+0000000000000000001.seg", "x"] {
+    for name in [
+        "1.seg",
+        "00000000000000000001.log",
+        "+0000000000000000001.seg",
+        "x",
+    ] {
         assert_eq!(file_number(name), None);
     }
     let name = file_name(FileId(u64::MAX));
-    assert_eq!(file_number(name.strip_prefix("segments/").unwrap()), Some(FileId(u64::MAX)));
+    assert_eq!(
+        file_number(name.strip_prefix("segments/").unwrap()),
+        Some(FileId(u64::MAX))
+    );
+}
+
+#[test]
+fn a_real_directory_serves_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(DiskDir::open_locked(folder.path()).unwrap());
+    let meta = write(&disk, FileId(1), &small_model()).unwrap();
+    write(&disk, FileId(2), &small_model()).unwrap();
+    let store = SegmentStore::new(disk, MIB);
+    assert!(store.verify(FileId(1)).unwrap().damage.is_empty());
+    for section in &meta.sections {
+        let range = section.position..section.position + section.bytes;
+        let bytes = store.read(FileId(1), range.clone()).unwrap();
+        match store.try_read_cached(FileId(1), range) {
+            Ok(cached) => assert_eq!(cached, bytes),
+            Err(error) => assert!(matches!(error, ReadError::WouldBlock), "{error}"),
+        }
+    }
+    store.delete(FileId(1)).unwrap();
+    assert_eq!(store.list_files().unwrap(), [FileId(2)]);
 }
