@@ -367,6 +367,25 @@ fn the_first_root_damaged_leaves_the_whole_journal() {
 }
 
 #[test]
+fn verify_names_every_damaged_file_and_changes_nothing() {
+    let (disk, store) = holding(&history());
+    let verify = |disk: &MemoryDisk| CheckpointStore::verify(Arc::new(disk.clone())).unwrap();
+    let names = disk.names();
+    let good = verify(&disk);
+    assert_eq!((good.roots, good.roots + good.sections), (2, names.len()));
+    assert!(good.damage.is_empty());
+    let shared = path(&section_name(&store.roots[0].sections[&1]));
+    assert!(disk.flip(&shared, 3, 1));
+    disk.delete(&path(&section_name(&store.roots[1].sections[&9])))
+        .unwrap();
+    let found = verify(&disk).damage;
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("section-0000000001-") && found[0].contains("checksum"));
+    assert!(found[1].contains("section-0000000009-") && found[1].contains("missing"));
+    assert_eq!(verify(&MemoryDisk::new()), Verified::default());
+}
+
+#[test]
 fn a_later_version_is_refused_and_not_taken_for_damage() {
     let (disk, _) = holding(&history());
     let name = newest_root(&disk);
