@@ -428,6 +428,39 @@ fn a_real_directory_serves_as_well() {
     assert_eq!(again.trim_through(), Position(30));
 }
 
+/// The layout that `docs/formats.md` draws. It changes only together with the version.
+#[test]
+fn files_have_the_bytes_of_version_1() {
+    let (disk, store) = holding(&[step(10, &[3], &[])]);
+    let section = path(&section_name(&store.roots[0].sections[&3]));
+    let hex = |name: &str| -> String {
+        disk.contents(name)
+            .unwrap()
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect()
+    };
+    assert_eq!(
+        hex(&section),
+        [
+            "534743484b534543010000000300000001000000000000000f00000000000000",
+            "736c6f742033206173206f66203130",
+            "0229c29f",
+        ]
+        .concat()
+    );
+    assert_eq!(
+        hex(&newest_root(&disk)),
+        [
+            "534743484b524f54010000000100000001000000000000000a000000000000000d00000000000000",
+            "0300000001000000000000000f00000079c7ca1e",
+            "726f6f74206173206f66203130",
+            "88cc27ab",
+        ]
+        .concat()
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 

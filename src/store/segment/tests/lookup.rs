@@ -177,3 +177,26 @@ fn a_hostile_count_reserves_nothing() {
         Err(DecodeError::Malformed(_))
     ));
 }
+
+/// The layout that `docs/formats.md` draws. It changes only together with the version.
+#[test]
+fn a_file_has_the_bytes_of_version_1() {
+    let (memory, disk) = memory();
+    let model = vec![
+        (key(7, 1), batches(256, &[2], 3)),
+        (key(6, 9), batches(1, &[1], 2)),
+    ];
+    write(&disk, FileId(5), &model).unwrap();
+    let bytes = memory.contents(&file_name(FileId(5))).unwrap();
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    let lines = [
+        "53475345474d4e540100000005000000000000000000000000000000c9d4b26d",
+        "0001020102",
+        "06000000090000000100000000000000020000000000000023000000000000000200000000000000e803000000000000",
+        "0000000000000000529ff803",
+        "07000000010000000001000000000000020100000000000020000000000000000300000000000000e803000000000000",
+        "0000000000000000fa4bfd92",
+        "5347534547454e4401000000020000000000000000000000050000000000000025000000000000000ed0f9c3703e8c66",
+    ];
+    assert_eq!(hex, lines.concat());
+}
