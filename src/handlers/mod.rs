@@ -187,8 +187,10 @@ macro_rules! handlers {
 
 handlers! {
     typed {
+        list_offsets: ListOffsets(ListOffsetsRequest),
     }
     framed {
+        produce: Produce(ProduceRequest),
     }
 }
 
