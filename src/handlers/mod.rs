@@ -211,13 +211,14 @@ pub async fn dispatch(
     call(cx, &header, body, permit).await
 }
 
+/// Whether requests of an API may wait for others (or for data) before they are answered.
+pub fn parks(api: ApiKey) -> bool {
+    matches!(api, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup)
+}
+
 /// A request that may wait for others must not hold a share of the budget while it does.
 fn held_while_handled(header: &Header, permit: Permit) -> Option<Permit> {
-    let parks = matches!(
-        header.row.api,
-        ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup
-    );
-    (!parks).then_some(permit)
+    (!parks(header.row.api)).then_some(permit)
 }
 
 fn note_client(cx: &Connection, header: &Header) {
