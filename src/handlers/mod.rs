@@ -16,6 +16,7 @@ use crate::broker::Broker;
 use crate::budget::Permit;
 use crate::config::Listener;
 use crate::metrics::ApiLabel;
+use crate::protocol::guard;
 use crate::protocol::header::{self, Header, HeaderError};
 use crate::protocol::response::{EncodeError, Frame, encode_response};
 use crate::types::Position;
@@ -208,6 +209,8 @@ pub async fn dispatch(
     cx.broker.metrics.requests.get_or_create(&label).inc();
     let body = frame.slice(header.body_offset..);
     drop(frame);
+    guard::check(header.row, header.version, &body)
+        .map_err(|e| malformed(&header, e.to_string()))?;
     call(cx, &header, body, permit).await
 }
 
