@@ -1,0 +1,206 @@
+//! Commits: which are taken, and when they go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kafka_protocol::error::ResponseError;
+
+use super::command::{
+    Change, CommitErrors, CommitPartition, CommitRequest, Decision, Name, Now, Reply, Settings,
+    Token,
+};
+use super::record::{Commit, Reader, Record, RecordError};
+use super::session::{Session, State, after};
+use super::{Group, Machine};
+use crate::types::TopicId;
+
+/// The commits of a group by topic name and partition.
+pub type Offsets = BTreeMap<Name, BTreeMap<i32, Commit>>;
+
+/// Looks a topic's present id up by its name.
+pub type TopicIdOf<'a> = &'a dyn Fn(&str) -> Option<TopicId>;
+
+impl Commit {
+    /// Whether the commit is of the topic that has this id now.
+    pub fn is_of(&self, id: Option<TopicId>) -> bool {
+        id.is_some_and(|id| self.topic_id.is_nil() || self.topic_id == id)
+    }
+}
+
+impl Session {
+    /// Whether this client may commit for the group now.
+    fn validate_commit(&self, r: &CommitRequest) -> Result<(), ResponseError> {
+        if r.generation < 0 && self.state == State::Empty {
+            return Ok(());
+        }
+        if r.generation < 0 && r.member_id.is_empty() && r.instance_id.is_none() {
+            return Err(ResponseError::UnknownMemberId);
+        }
+        self.validate_generation(&r.member_id, r.instance_id.as_ref(), r.generation)?;
+        match self.state {
+            State::CompletingRebalance => Err(ResponseError::RebalanceInProgress),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn commit(&self, now: Now, token: Token, request: &CommitRequest) -> Decision {
+        let group = self.groups.get(&request.group);
+        let checked = match group {
+            Some(group) => group.session.validate_commit(request),
+            None if request.generation < 0 => Ok(()),
+            None if request.knows_group_id_not_found => Err(ResponseError::GroupIdNotFound),
+            None => Err(ResponseError::IllegalGeneration),
+        };
+        let mut decision = Decision {
+            group: request.group.clone(),
+            ..Decision::default()
+        };
+        let mut errors = CommitErrors::new();
+        for topic in &request.topics {
+            let mut of_topic = Vec::with_capacity(topic.partitions.len());
+            for p in &topic.partitions {
+                let error = checked.err().or(too_large(p, &self.settings));
+                of_topic.push(error);
+                if error.is_none() {
+                    let value = Some(Commit {
+                        offset: p.offset,
+                        leader_epoch: p.leader_epoch,
+                        metadata: p.metadata.clone(),
+                        commit_ms: now.wall_ms,
+                        expire_ms: request
+                            .retention_ms
+                            .map(|ms| now.wall_ms.saturating_add(ms)),
+                        topic_id: topic.id,
+                    });
+                    decision.records.push(Record::Offset {
+                        group: request.group.clone(),
+                        topic: topic.name.clone(),
+                        partition: p.partition,
+                        value,
+                    });
+                }
+            }
+            errors.push(of_topic);
+        }
+        let member = group.and_then(|g| g.session.members.get(&request.member_id));
+        if let Some(member) = member.filter(|_| checked.is_ok()) {
+            let expires = after(now.tick, member.session_timeout_ms);
+            decision.change = Change::Touch {
+                member: member.id.clone(),
+                expires,
+            };
+        }
+        decision.effects.push((token, Reply::Commit(errors)));
+        decision
+    }
+
+    /// Tombstones for the commits of topics that are gone.
+    pub(super) fn forget_topics(&self, group: &Name, ids: &[TopicId]) -> Decision {
+        let doomed = |_: &str, c: &Commit| !c.topic_id.is_nil() && ids.contains(&c.topic_id);
+        self.drop_commits(group, doomed)
+    }
+
+    /// Tombstones for the commits that have expired or whose topic is gone, and for the group if
+    /// nothing is left of it.
+    pub fn clean_up(&self, now: Now, group: &Name, topic_id: TopicIdOf) -> Decision {
+        let Some(g) = self.groups.get(group) else {
+            return Decision::default();
+        };
+        let retention = self.settings.offsets_retention_ms;
+        let subscribed = g.subscribed_topics();
+        let mut decision = self.drop_commits(group, |topic, commit| {
+            !commit.is_of(topic_id(topic))
+                || has_expired(g, commit, now.wall_ms, retention, || {
+                    subscribed
+                        .as_ref()
+                        .is_none_or(|topics| topics.contains(topic))
+                })
+        });
+        let left = g.offsets.values().map(BTreeMap::len).sum::<usize>() - decision.records.len();
+        if left == 0 && g.session.is_vacant() && g.stored.is_some() {
+            decision.records.push(Record::Group {
+                group: group.clone(),
+                value: None,
+            });
+        }
+        decision
+    }
+
+    fn drop_commits(&self, group: &Name, doomed: impl Fn(&str, &Commit) -> bool) -> Decision {
+        let mut decision = Decision {
+            group: group.clone(),
+            ..Decision::default()
+        };
+        let Some(g) = self.groups.get(group) else {
+            return decision;
+        };
+        for (topic, partitions) in &g.offsets {
+            for (partition, _) in partitions.iter().filter(|(_, c)| doomed(topic, c)) {
+                decision.records.push(Record::Offset {
+                    group: group.clone(),
+                    topic: topic.clone(),
+                    partition: *partition,
+                    value: None,
+                });
+            }
+        }
+        decision
+    }
+}
+
+fn too_large(p: &CommitPartition, settings: &Settings) -> Option<ResponseError> {
+    let too_large = p.metadata.len() > settings.offset_metadata_max_bytes;
+    too_large.then_some(ResponseError::OffsetMetadataTooLarge)
+}
+
+/// Commits of a group without members run out some time after it became empty, those of a client
+/// that manages its partitions itself some time after they were made. While a consumer group is
+/// stable they run out only for topics that it no longer reads.
+fn has_expired(
+    group: &Group,
+    commit: &Commit,
+    now_ms: i64,
+    retention_ms: i64,
+    in_use: impl Fn() -> bool,
+) -> bool {
+    let session = &group.session;
+    let since = match (&session.protocol_type, session.state) {
+        (None, State::Empty) => commit.commit_ms,
+        (Some(_), State::Empty) if session.state_ms >= 0 => session.state_ms,
+        (Some(_), State::Empty) => commit.commit_ms,
+        (Some(_), State::Stable) if !in_use() => commit.commit_ms,
+        _ => return false,
+    };
+    match commit.expire_ms {
+        Some(at) => now_ms >= at,
+        None => now_ms.saturating_sub(since) >= retention_ms,
+    }
+}
+
+impl Group {
+    /// What the members of a stable consumer group read, if their metadata can be understood.
+    fn subscribed_topics(&self) -> Option<BTreeSet<Name>> {
+        let session = &self.session;
+        if session.protocol_type.as_deref() != Some("consumer") {
+            return None;
+        }
+        let mut topics = BTreeSet::new();
+        for member in session.members.values() {
+            let metadata = member.metadata(session.protocol.as_ref());
+            topics.extend(subscription_topics(&metadata).ok()?);
+        }
+        Some(topics)
+    }
+}
+
+/// The topic names in a consumer's subscription: a version, then an array of strings.
+pub fn subscription_topics(metadata: &[u8]) -> Result<Vec<Name>, RecordError> {
+    let mut r = Reader(metadata);
+    r.i16()?;
+    let mut topics = Vec::new();
+    for _ in 0..r.i32()? {
+        topics.push(r.string()?);
+    }
+    Ok(topics)
+}
