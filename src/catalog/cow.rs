@@ -7,10 +7,12 @@ use std::sync::Arc;
 /// A leaf is cut in two when it holds more entries than this.
 const LEAF: usize = 64;
 
+type Leaf<K, V> = Arc<Vec<(K, V)>>;
+
 /// Sorted leaves behind shared pointers: a copy is one reference count, an insert or remove copies
 /// one leaf and the list of leaves.
 pub(super) struct CowMap<K, V> {
-    leaves: Arc<Vec<Arc<Vec<(K, V)>>>>,
+    leaves: Arc<Vec<Leaf<K, V>>>,
     len: usize,
 }
 

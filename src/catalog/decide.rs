@@ -7,26 +7,27 @@ use super::configs::{Scope, validate_all};
 use super::error::CatalogError;
 use super::image::Image;
 use super::names;
-use super::topic::Topic;
+use super::topic::{MAX_PARTITIONS, Topic};
 use crate::types::{TopicId, TopicNo};
 
 /// Most partitions that one request may add to a topic.
 pub const MAX_PARTITIONS_PER_REQUEST: u32 = 10_000;
 
-/// Most partitions of a topic.
-pub const MAX_PARTITIONS: u32 = 100_000;
-
 /// A topic to be.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct NewTopic {
     /// Its name.
     pub name: String,
     /// A fresh random id.
     pub id: TopicId,
-    /// Partitions, with the broker's default filled in. Ignored with a manual assignment.
+    /// Partitions; -1 for the default, as it must be with a manual assignment.
     pub partitions: i32,
-    /// Replicas asked for, with the broker's default filled in. Ignored with a manual assignment.
+    /// Replicas asked for; -1 for the default, as it must be with a manual assignment.
     pub replication_factor: i16,
+    /// Partitions where the client leaves them to us.
+    pub default_partitions: i32,
+    /// Replicas where the client leaves them to us.
+    pub default_replication_factor: i16,
     /// Manual assignment: partition and its replicas. Empty for none.
     pub assignments: Vec<(i32, Vec<i32>)>,
     /// Brokers that an assignment may name; `None` takes any.
@@ -35,6 +36,23 @@ pub struct NewTopic {
     pub configs: Configs,
     /// Now, in milliseconds since the Unix epoch.
     pub at_ms: i64,
+}
+
+impl Default for NewTopic {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            id: TopicId::nil(),
+            partitions: -1,
+            replication_factor: -1,
+            default_partitions: 16,
+            default_replication_factor: 1,
+            assignments: Vec::new(),
+            known_brokers: None,
+            configs: Configs::new(),
+            at_ms: 0,
+        }
+    }
 }
 
 impl Image {
@@ -55,28 +73,17 @@ impl Image {
                 other.name
             )));
         }
-        let mut partitions = new.partitions;
-        let mut replication_factor = new.replication_factor;
-        let manual = assignment::check(&new.assignments, 0, new.known_brokers.as_deref())?;
-        if let Some(first) = manual.first() {
-            partitions = i32::try_from(manual.len()).unwrap_or(i32::MAX);
-            replication_factor = i16::try_from(first.len()).unwrap_or(i16::MAX);
-        }
-        if replication_factor <= 0 {
-            return Err(CatalogError::InvalidReplicationFactor(
-                "Replication factor must be larger than 0, or -1 to use the default value."
-                    .to_owned(),
-            ));
-        }
-        let partitions = u32::try_from(partitions)
-            .ok()
-            .filter(|p| *p > 0)
-            .ok_or_else(|| {
-                let text = "Number of partitions was set to an invalid non-positive value.";
-                CatalogError::InvalidPartitions(text.to_owned())
-            })?;
-        check_count(partitions, partitions)?;
         validate_all(Scope::Topic, &new.configs)?;
+        let shape = Shape::of(new)?;
+        if self.next_topic().0 == u32::MAX || self.topic_by_id(new.id).is_some() {
+            let text = "No number or id is free for another topic.";
+            return Err(CatalogError::PolicyViolation(text.to_owned()));
+        }
+        let Shape {
+            partitions,
+            replication_factor,
+            manual,
+        } = shape;
         Ok(Change::TopicCreated(Box::new(TopicCreated {
             no: self.next_topic(),
             id: new.id,
@@ -155,10 +162,78 @@ impl Image {
         Ok(Change::TopicConfigsSet { no, configs })
     }
 
-    fn known(&self, no: TopicNo) -> Result<&Topic, CatalogError> {
+    pub(super) fn known(&self, no: TopicNo) -> Result<&Topic, CatalogError> {
         let text = "This server does not host this topic-partition.";
         let unknown = || CatalogError::UnknownTopic(text.to_owned());
         self.topic_by_no(no).map(AsRef::as_ref).ok_or_else(unknown)
+    }
+}
+
+/// Counts and assignment of a topic to be.
+struct Shape {
+    partitions: u32,
+    replication_factor: i16,
+    manual: Vec<Vec<i32>>,
+}
+
+impl Shape {
+    fn of(new: &NewTopic) -> Result<Self, CatalogError> {
+        if !new.assignments.is_empty() {
+            return Self::of_assignment(new);
+        }
+        let replication_factor = match new.replication_factor {
+            -1 => new.default_replication_factor,
+            given => given,
+        };
+        if replication_factor <= 0 {
+            return Err(CatalogError::InvalidReplicationFactor(
+                "Replication factor must be larger than 0, or -1 to use the default value."
+                    .to_owned(),
+            ));
+        }
+        let partitions = match new.partitions {
+            -1 => new.default_partitions,
+            given => given,
+        };
+        let partitions = u32::try_from(partitions)
+            .ok()
+            .filter(|p| *p > 0)
+            .ok_or_else(|| {
+                let text = "Number of partitions was set to an invalid non-positive value.";
+                CatalogError::InvalidPartitions(text.to_owned())
+            })?;
+        check_count(partitions, partitions)?;
+        Ok(Self {
+            partitions,
+            replication_factor,
+            manual: Vec::new(),
+        })
+    }
+
+    fn of_assignment(new: &NewTopic) -> Result<Self, CatalogError> {
+        for (given, what) in [
+            (i32::from(new.replication_factor), "replication factor"),
+            (new.partitions, "numPartitions"),
+        ] {
+            if given != -1 {
+                return Err(CatalogError::InvalidRequest(format!(
+                    "A manual partition assignment was specified, but {what} was not set to -1."
+                )));
+            }
+        }
+        let manual = assignment::check(&new.assignments, 0, new.known_brokers.as_deref())?;
+        let partitions = u32::try_from(manual.len()).unwrap_or(u32::MAX);
+        check_count(partitions, partitions)?;
+        let factor = manual.first().map_or(0, Vec::len);
+        let replication_factor = i16::try_from(factor).map_err(|_| {
+            let text = "The manual partition assignment includes too many replicas.";
+            CatalogError::InvalidReplicaAssignment(text.to_owned())
+        })?;
+        Ok(Self {
+            partitions,
+            replication_factor,
+            manual,
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use super::configs::{ConfigSource, Layers};
 use super::cow::CowMap;
 use super::names;
 use super::settings::TopicSettings;
-use super::topic::{Replicas, Topic};
+use super::topic::{MAX_PARTITIONS, Replicas, Topic};
 use crate::shard::Layout;
 use crate::types::{Position, ShardId, TopicId, TopicNo};
 
@@ -268,7 +268,8 @@ impl Image {
             .first_shard
             .0
             .saturating_add(u64::from(created.shards));
-        if created.shards > created.partitions || created.no.0 == u32::MAX {
+        let counts = created.shards <= created.partitions && created.partitions <= MAX_PARTITIONS;
+        if !counts || created.no.0 == u32::MAX {
             return Err(Misfit(format!("topic {name} has no layout")));
         }
         let ids: Vec<ShardId> = (created.first_shard.0..after).map(ShardId).collect();
@@ -315,6 +316,12 @@ impl Image {
 
     fn grow(&mut self, no: TopicNo, to: u32, new: &Replicas, at_ms: i64) -> Result<(), Misfit> {
         let mut topic = self.expect(no)?.as_ref().clone();
+        if to > MAX_PARTITIONS {
+            return Err(Misfit(format!(
+                "topic {} can't have {to} partitions",
+                topic.name
+            )));
+        }
         let layout = topic.layout.grow(to, at_ms);
         let layout = layout.map_err(|e| Misfit(format!("topic {}: {e}", topic.name)))?;
         topic.layout = Arc::new(layout);

@@ -7,6 +7,7 @@
 //!
 //! [`Image`] and [`Change`] are pure; [`Catalog`] joins them to a journal.
 
+mod alter;
 pub mod assignment;
 pub mod change;
 pub mod codec;
@@ -24,9 +25,10 @@ mod topic;
 #[cfg(test)]
 mod tests;
 
-pub use change::Change;
+pub use alter::{AlterOp, Alteration, from_request};
+pub use change::{Change, TopicCreated};
 pub use decide::NewTopic;
 pub use error::CatalogError;
-pub use image::{Environment, Image, TopicLookup};
+pub use image::{Environment, Image, Misfit, TopicLookup};
 pub use live::Catalog;
-pub use topic::{Replicas, Topic};
+pub use topic::{MAX_PARTITIONS, Replicas, Topic};

@@ -8,6 +8,9 @@ use super::settings::TopicSettings;
 use crate::shard::Layout;
 use crate::types::{PartitionKey, ShardId, TopicId, TopicNo};
 
+/// Most partitions of a topic.
+pub const MAX_PARTITIONS: u32 = 100_000;
+
 /// Replicas that a client assigned by hand, per partition. A partition that is not in it has the
 /// default ones.
 pub type Replicas = BTreeMap<u32, Vec<i32>>;

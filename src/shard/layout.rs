@@ -1,6 +1,6 @@
 //! Which shard holds which partition, now and before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -205,6 +205,9 @@ impl Layout {
     pub(super) fn rebuilt(mut parts: LayoutParts) -> Self {
         let surplus = parts.history.len().saturating_sub(MAX_EPOCHS);
         parts.history.drain(..surplus);
+        if surplus > 0 {
+            forget_sealed(&mut parts);
+        }
         let mut positions = vec![0; parts.slots.len()];
         for (slot, &partition) in parts.slots.iter().enumerate() {
             positions[partition as usize] = slot as u32;
@@ -302,8 +305,8 @@ impl Layout {
 
     /// Whether every growth so far kept keys under an exact parent.
     pub fn lineage_exact(&self) -> bool {
-        self.born() == 0
-            || self.parts.history.iter().all(|r| match r.event {
+        self.born() != 0
+            && self.parts.history.iter().all(|r| match r.event {
                 EpochEvent::Grown { from, to } => aligned(from, to),
                 _ => true,
             })
@@ -313,6 +316,15 @@ impl Layout {
 /// Whether growth from one count to the other keeps every key under the same parent.
 pub(super) fn aligned(from: u32, to: u32) -> bool {
     from != 0 && to.is_multiple_of(from)
+}
+
+/// Drops sealed shards whose seal is no part of the history any more and that no link names.
+fn forget_sealed(parts: &mut LayoutParts) {
+    let oldest = parts.history.first().map_or(0, |r| r.epoch);
+    let linked: BTreeSet<ShardId> = parts.links.values().flatten().map(|l| l.shard).collect();
+    parts
+        .sealed
+        .retain(|s| s.sealed.is_none_or(|e| e >= oldest) || linked.contains(&s.id));
 }
 
 /// Checks stored parts and returns the slot of each partition.

@@ -11,7 +11,7 @@ pub fn validate_all(scope: Scope, configs: &Configs) -> Result<(), CatalogError>
         validate(def, value)?;
     }
     if scope == Scope::Topic {
-        check_topic(configs)
+        between_topic_configs(configs)
     } else {
         Ok(())
     }
@@ -27,11 +27,10 @@ pub fn validate(def: &ConfigDef, value: &str) -> Result<(), CatalogError> {
         Ok(number) => number,
         Err(reason) => return Err(invalid(def, value, &reason)),
     };
-    // Numbers are shown as parsed, texts as given.
-    match check(&def.check, number, value.trim()) {
-        Ok(()) => Ok(()),
-        Err(reason) => Err(invalid(def, value.trim(), &reason)),
+    if let Check::ListOf(words) = &def.check {
+        return check_list(def, words, value);
     }
+    check(&def.check, number, value.trim()).map_err(|reason| invalid(def, value.trim(), &reason))
 }
 
 fn invalid(def: &ConfigDef, value: &str, reason: &str) -> CatalogError {
@@ -73,7 +72,7 @@ fn typed(kind: ConfigType, value: &str) -> Result<Option<f64>, String> {
 fn check(rule: &Check, number: Option<f64>, value: &str) -> Result<(), String> {
     let number = number.unwrap_or(0.0);
     match rule {
-        Check::Any => Ok(()),
+        Check::Any | Check::ListOf(_) => Ok(()),
         Check::AtLeast(low) => at_least(number, *low),
         Check::Between(low, high) => {
             at_least(number, *low)?;
@@ -92,7 +91,6 @@ fn check(rule: &Check, number: Option<f64>, value: &str) -> Result<(), String> {
             ))
         }
         Check::OneOf(words) => one_of(words, value),
-        Check::ListOf(words) => check_list(words, value),
         Check::ThrottledReplicas => check_throttled(value),
         Check::OffsetReset => check_reset(value),
     }
@@ -113,16 +111,19 @@ fn one_of(words: &[&str], value: &str) -> Result<(), String> {
     Err(format!("String must be one of: {}", words.join(", ")))
 }
 
-fn check_list(words: &[&str], value: &str) -> Result<(), String> {
+fn check_list(def: &ConfigDef, words: &[&str], value: &str) -> Result<(), CatalogError> {
     let items = items(value);
     for (i, item) in items.iter().enumerate() {
-        if item.is_empty() {
-            return Err("values must not be empty".to_owned());
-        }
-        if items[..i].contains(item) {
-            return Err(format!("duplicate value {item}"));
-        }
-        one_of(words, item)?;
+        let fault = match item {
+            &"" => "empty",
+            item if items[..i].contains(item) => "duplicated",
+            item => {
+                one_of(words, item).map_err(|reason| invalid(def, item, &reason))?;
+                continue;
+            }
+        };
+        let text = format!("Configuration '{}' values must not be {fault}.", def.name);
+        return Err(CatalogError::InvalidConfig(text));
     }
     Ok(())
 }
@@ -186,7 +187,7 @@ pub fn subtract(current: &str, less: &str) -> String {
 }
 
 /// Rules between the configs of a topic that are set.
-fn check_topic(configs: &Configs) -> Result<(), CatalogError> {
+fn between_topic_configs(configs: &Configs) -> Result<(), CatalogError> {
     let number = |name: &str| configs.get(name).and_then(|v| v.trim().parse::<i64>().ok());
     if configs
         .get("remote.storage.enable")
@@ -209,6 +210,96 @@ fn check_topic(configs: &Configs) -> Result<(), CatalogError> {
             "conflict topic config setting min.compaction.lag.ms ({min}) > max.compaction.lag.ms \
              ({max})"
         )));
+    }
+    Ok(())
+}
+
+/// Ranges that a broker's configs set for those of groups: config, least and greatest value.
+const GROUP_RANGES: [(&str, Option<&str>, &str); 13] = [
+    (
+        "consumer.session.timeout.ms",
+        Some("group.consumer.min.session.timeout.ms"),
+        "group.consumer.max.session.timeout.ms",
+    ),
+    (
+        "consumer.heartbeat.interval.ms",
+        Some("group.consumer.min.heartbeat.interval.ms"),
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+    (
+        "consumer.assignment.interval.ms",
+        Some("group.consumer.min.assignment.interval.ms"),
+        "group.consumer.max.assignment.interval.ms",
+    ),
+    (
+        "share.session.timeout.ms",
+        Some("group.share.min.session.timeout.ms"),
+        "group.share.max.session.timeout.ms",
+    ),
+    (
+        "share.heartbeat.interval.ms",
+        Some("group.share.min.heartbeat.interval.ms"),
+        "group.share.max.heartbeat.interval.ms",
+    ),
+    (
+        "share.assignment.interval.ms",
+        Some("group.share.min.assignment.interval.ms"),
+        "group.share.max.assignment.interval.ms",
+    ),
+    (
+        "share.record.lock.duration.ms",
+        Some("group.share.min.record.lock.duration.ms"),
+        "group.share.max.record.lock.duration.ms",
+    ),
+    (
+        "share.delivery.count.limit",
+        Some("group.share.min.delivery.count.limit"),
+        "group.share.max.delivery.count.limit",
+    ),
+    (
+        "share.partition.max.record.locks",
+        Some("group.share.min.partition.max.record.locks"),
+        "group.share.max.partition.max.record.locks",
+    ),
+    (
+        "streams.session.timeout.ms",
+        Some("group.streams.min.session.timeout.ms"),
+        "group.streams.max.session.timeout.ms",
+    ),
+    (
+        "streams.heartbeat.interval.ms",
+        Some("group.streams.min.heartbeat.interval.ms"),
+        "group.streams.max.heartbeat.interval.ms",
+    ),
+    (
+        "streams.assignment.interval.ms",
+        Some("group.streams.min.assignment.interval.ms"),
+        "group.streams.max.assignment.interval.ms",
+    ),
+    (
+        "streams.num.standby.replicas",
+        None,
+        "group.streams.max.standby.replicas",
+    ),
+];
+
+/// Checks the configs of a group, against the ranges that `broker` gives by name too.
+pub fn validate_group(
+    configs: &Configs,
+    broker: &dyn Fn(&str) -> Option<i64>,
+) -> Result<(), CatalogError> {
+    validate_all(Scope::Group, configs)?;
+    for (name, low, high) in GROUP_RANGES {
+        let value = configs.get(name).and_then(|v| v.trim().parse::<i64>().ok());
+        let Some((value, high)) = value.zip(broker(high)) else {
+            continue;
+        };
+        let low = low.map_or(Some(0), broker).unwrap_or(0);
+        if !(low..=high).contains(&value) {
+            return Err(CatalogError::InvalidConfig(format!(
+                "{name} must be in the range {low} to {high} inclusive."
+            )));
+        }
     }
     Ok(())
 }

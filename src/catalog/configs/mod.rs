@@ -7,7 +7,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use check::{append, subtract, validate, validate_all};
+pub use check::{append, subtract, validate, validate_all, validate_group};
 pub use describe::{ConfigEntry, Layers, Synonym, describe, effective};
 pub use table::{Check, ConfigDef, ConfigType, Scope, SynonymDef, Table, table};
 
