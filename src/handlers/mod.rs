@@ -16,6 +16,7 @@ use crate::broker::Broker;
 use crate::budget::Permit;
 use crate::config::Listener;
 use crate::metrics::ApiLabel;
+use crate::protocol::guard;
 use crate::protocol::header::{self, Header, HeaderError};
 use crate::protocol::response::{EncodeError, Frame, encode_response};
 use crate::types::Position;
@@ -187,8 +188,10 @@ macro_rules! handlers {
 
 handlers! {
     typed {
+        list_offsets: ListOffsets(ListOffsetsRequest),
     }
     framed {
+        produce: Produce(ProduceRequest),
     }
 }
 
@@ -206,16 +209,19 @@ pub async fn dispatch(
     cx.broker.metrics.requests.get_or_create(&label).inc();
     let body = frame.slice(header.body_offset..);
     drop(frame);
+    guard::check(header.row, header.version, &body)
+        .map_err(|e| malformed(&header, e.to_string()))?;
     call(cx, &header, body, permit).await
+}
+
+/// Whether requests of an API may wait for others (or for data) before they are answered.
+pub fn parks(api: ApiKey) -> bool {
+    matches!(api, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup)
 }
 
 /// A request that may wait for others must not hold a share of the budget while it does.
 fn held_while_handled(header: &Header, permit: Permit) -> Option<Permit> {
-    let parks = matches!(
-        header.row.api,
-        ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup
-    );
-    (!parks).then_some(permit)
+    (!parks(header.row.api)).then_some(permit)
 }
 
 fn note_client(cx: &Connection, header: &Header) {

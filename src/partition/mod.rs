@@ -1,1 +1,22 @@
-//! See the crate's code map.
+//! Kafka log semantics over the store: append rules, reads, waiting fetches, retention.
+//!
+//! [`registry::Registry`] is the one door. What it shows is durable; what is sequenced but not yet
+//! durable lives behind the shards' locks and is seen by later appends only.
+
+mod apply;
+pub mod checkpoint;
+pub mod entries;
+mod flush;
+pub mod log;
+pub mod producer_state;
+pub mod read;
+pub mod registry;
+pub mod retention;
+pub mod shard;
+pub mod tail;
+pub mod time_search;
+pub mod waiters;
+
+pub use log::{Bounds, Partition};
+pub use registry::Registry;
+pub use shard::{Appended, Prepared, Refused};

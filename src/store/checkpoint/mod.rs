@@ -79,6 +79,17 @@ pub struct Loaded {
     pub sections: Vec<(u32, Bytes)>,
 }
 
+/// What a check of all checkpoint files found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Roots looked at.
+    pub roots: usize,
+    /// Section files looked at.
+    pub sections: usize,
+    /// What is wrong, a sentence each; empty when all is well.
+    pub damage: Vec<String>,
+}
+
 /// A root known to be on disk.
 struct Root {
     number: u64,
@@ -149,6 +160,42 @@ impl CheckpointStore {
             return Err(CheckpointError::Damaged(damage.join("; ")));
         }
         Ok((store, loaded))
+    }
+
+    /// Reads every file that a root names and checks every checksum. Changes nothing.
+    pub fn verify(disk: Arc<dyn Disk>) -> Result<Verified, CheckpointError> {
+        let names = disk.list(FOLDER).map_err(|source| CheckpointError::Io {
+            name: FOLDER.into(),
+            source,
+        })?;
+        let store = Self {
+            disk,
+            roots: Vec::new(),
+            next: 0,
+            written: 0,
+        };
+        let mut found = Verified::default();
+        let mut note = |outcome: Result<(), LoadError>| match outcome {
+            Err(LoadError::Fatal(error)) => Err(error),
+            Err(LoadError::Damaged(what)) => {
+                found.damage.push(format!("checkpoint file {what}"));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        };
+        let mut named = BTreeMap::new();
+        for number in names.iter().filter_map(|name| root_number(name)) {
+            found.roots += 1;
+            let root = store.read_root(number).map(|(root, _)| {
+                named.extend(root.sections.into_values().map(|s| (section_name(&s), s)));
+            });
+            note(root)?;
+        }
+        found.sections = named.len();
+        for section in named.values() {
+            note(store.read_section(section).map(drop))?;
+        }
+        Ok(found)
     }
 
     /// Publishes a state: `changed` slots are written, `removed` ones left out, all others are as
@@ -316,9 +363,7 @@ impl CheckpointStore {
         let (root, payload) = self.read_root(number)?;
         let mut sections = Vec::with_capacity(root.sections.len());
         for section in root.sections.values() {
-            let name = section_name(section);
-            let bytes = self.read(&name)?;
-            let payload = files::parse_section(bytes, section).map_err(|bad| judge(name, bad))?;
+            let payload = self.read_section(section)?;
             sections.push((section.slot, payload));
         }
         let loaded = Loaded {
@@ -327,6 +372,11 @@ impl CheckpointStore {
             sections,
         };
         Ok((root, loaded))
+    }
+
+    fn read_section(&self, section: &SectionRef) -> Result<Bytes, LoadError> {
+        let name = section_name(section);
+        files::parse_section(self.read(&name)?, section).map_err(|bad| judge(name, bad))
     }
 
     fn read_root(&self, number: u64) -> Result<(Root, Bytes), LoadError> {

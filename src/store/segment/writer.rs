@@ -80,6 +80,7 @@ impl<'a> SegmentWriter<'a> {
         max_timestamp: i64,
         batch: &[u8],
     ) -> io::Result<()> {
+        self.check_usable()?;
         let position = self.bytes();
         let Some(draft) = self.drafts.last_mut() else {
             return Err(invalid("a batch came before any section"));
@@ -129,6 +130,7 @@ impl<'a> SegmentWriter<'a> {
 
     /// Writes the footer and returns when bytes and name are durable.
     pub fn finish(mut self) -> io::Result<SegmentMeta> {
+        self.check_usable()?;
         if self.drafts.last().is_some_and(|d| d.meta.bytes == 0) {
             self.drafts.pop();
         }
@@ -157,6 +159,16 @@ impl<'a> SegmentWriter<'a> {
             bytes: self.written,
             sections,
         })
+    }
+
+    /// After an error it is not known which bytes the file holds.
+    fn check_usable(&self) -> io::Result<()> {
+        if self.failed {
+            return Err(io::Error::other(
+                "the segment file failed to be written before",
+            ));
+        }
+        Ok(())
     }
 
     fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {

@@ -1,0 +1,335 @@
+//! Produce (key 0), versions 3 to 13; 0 to 2 are offered and their message formats refused.
+//!
+//! - v3: record batches, transactional id · v5: log start · v7: zstd · v8: errors by record
+//! - v9: flexible · v10: current leader · v13: topic ids (KIP-516)
+//! - acks 1 and -1 both wait until the records are on stable storage; acks 0 gets no answer, and a
+//!   closed connection when its records are refused.
+//! - A transactional producer is refused until transactions exist.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kafka_protocol::messages::ProduceRequest;
+use kafka_protocol::messages::produce_request::PartitionProduceData;
+use kafka_protocol::messages::produce_response::{
+    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse, TopicProduceResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+
+use crate::catalog::settings::{Compression, TimestampType, TopicSettings};
+use crate::catalog::Topic;
+use crate::handlers::{Answer, CloseReason, Connection};
+use crate::partition::registry::{ENTRY_OVERHEAD, Room};
+use crate::partition::shard::{Stamping, claim_of};
+use crate::partition::{Partition, Prepared, Refused};
+use crate::protocol::batch::{self, BatchView, FlawKind, Opened, Rules};
+use crate::protocol::compression::{Codec, working_memory};
+use crate::protocol::error::ErrorCode;
+use crate::protocol::header::Header;
+use crate::protocol::response::encode_response;
+use crate::types::Position;
+
+/// First version whose clients can read zstd.
+const FIRST_ZSTD: i16 = 7;
+/// First version that names topics by id.
+const FIRST_TOPIC_ID: i16 = 13;
+
+/// A refusal of one partition's records.
+struct Refusal {
+    code: ErrorCode,
+    message: Option<String>,
+    records: Vec<BatchIndexAndErrorMessage>,
+}
+
+impl From<ErrorCode> for Refusal {
+    fn from(code: ErrorCode) -> Self {
+        Self { code, message: None, records: Vec::new() }
+    }
+}
+
+impl Refusal {
+    fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: Some(message.into()), records: Vec::new() }
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Sealed => ErrorCode::UnknownTopicOrPartition.into(),
+            Refused::InvalidProducerEpoch => Self::new(
+                ErrorCode::InvalidProducerEpoch,
+                "a newer epoch of this producer has written to the partition",
+            ),
+            Refused::OutOfOrderSequence => Self::new(
+                ErrorCode::OutOfOrderSequenceNumber,
+                "the batch does not continue the producer's sequence",
+            ),
+        }
+    }
+}
+
+/// A partition's batch, checked, or why it is refused.
+type Checked = (i32, Result<(Arc<Partition>, Prepared), Refusal>);
+
+/// Handles one Produce request.
+pub async fn handle(
+    cx: &Connection,
+    header: &Header,
+    request: ProduceRequest,
+) -> Result<Answer, CloseReason> {
+    let refuse_all = refusal_of_all(&request);
+    let mut checked: Vec<(TopicProduceResponse, Vec<Checked>)> = Vec::new();
+    for topic in request.topic_data {
+        let mut response = TopicProduceResponse::default();
+        let found = if header.version >= FIRST_TOPIC_ID {
+            response.topic_id = topic.topic_id;
+            let image = cx.broker.catalog.image();
+            image.topic_by_id(topic.topic_id).cloned().ok_or(ErrorCode::UnknownTopicId)
+        } else {
+            let image = cx.broker.catalog.image();
+            let found = image.topic(&topic.name).cloned();
+            response.name = topic.name;
+            found.ok_or(ErrorCode::UnknownTopicOrPartition)
+        };
+        let mut partitions = Vec::with_capacity(topic.partition_data.len());
+        for data in topic.partition_data {
+            let index = data.index;
+            let outcome = match (&refuse_all, &found) {
+                (Some(code), _) => Err((*code).into()),
+                (None, Err(code)) => Err((*code).into()),
+                (None, Ok(topic)) => check(cx, topic, data, header.version).await,
+            };
+            partitions.push((index, outcome));
+        }
+        checked.push((response, partitions));
+    }
+    let (responses, after, failed) = append(cx, checked).await;
+    if request.acks == 0 {
+        if failed {
+            return Err(CloseReason::Refused(
+                "records of a Produce with acks=0 were refused; closing the connection is the \
+                 only way to tell the client",
+            ));
+        }
+        return Ok(Answer::none());
+    }
+    let response = ProduceResponse::default().with_responses(responses);
+    let frame =
+        encode_response(header.correlation_id, header.row.api, header.version, &response)?;
+    Ok(Answer::new(frame, after))
+}
+
+/// A reason that holds for every partition of the request.
+fn refusal_of_all(request: &ProduceRequest) -> Option<ErrorCode> {
+    if !matches!(request.acks, -1..=1) {
+        return Some(ErrorCode::InvalidRequiredAcks);
+    }
+    request.transactional_id.as_ref().map(|_| ErrorCode::TransactionalIdAuthorizationFailed)
+}
+
+/// Sequences everything that passed the checks. Only this part of a request is in order with the
+/// other requests of its partitions.
+async fn append(
+    cx: &Connection,
+    checked: Vec<(TopicProduceResponse, Vec<Checked>)>,
+) -> (Vec<TopicProduceResponse>, Position, bool) {
+    let bytes = checked
+        .iter()
+        .flat_map(|(_, partitions)| partitions)
+        .filter_map(|(_, outcome)| outcome.as_ref().ok())
+        .map(|(_, batch)| batch.payload.len() + ENTRY_OVERHEAD)
+        .sum();
+    let mut room = cx.broker.partitions.room(bytes).await;
+    let (mut after, mut failed) = (Position(0), false);
+    let mut responses = Vec::with_capacity(checked.len());
+    for (mut response, partitions) in checked {
+        for (index, outcome) in partitions {
+            let outcome = outcome
+                .and_then(|(partition, batch)| append_one(cx, &partition, batch, room.as_mut()));
+            match outcome {
+                Ok((partition, position)) => {
+                    after = after.max(position);
+                    response.partition_responses.push(partition.with_index(index));
+                }
+                Err(refusal) => {
+                    failed = true;
+                    response.partition_responses.push(refused(index, refusal));
+                }
+            }
+        }
+        responses.push(response);
+    }
+    (responses, after, failed)
+}
+
+fn append_one(
+    cx: &Connection,
+    partition: &Partition,
+    batch: Prepared,
+    room: Option<&mut Room>,
+) -> Result<(PartitionProduceResponse, Position), Refusal> {
+    if !cx.broker.partitions.is_writable() {
+        return Err(Refusal::new(
+            ErrorCode::KafkaStorageError,
+            "the disk is nearly full; writes are refused until there is room",
+        ));
+    }
+    let metrics = &cx.broker.metrics;
+    metrics.produced_batches.inc();
+    metrics.produced_records.inc_by(batch.last_offset_delta as u64 + 1);
+    metrics.produced_bytes.inc_by(batch.payload.len() as u64);
+    let appended = cx.broker.partitions.append(partition, batch, room)?;
+    let response = PartitionProduceResponse::default()
+        .with_base_offset(appended.base_offset)
+        .with_log_append_time_ms(appended.log_append_time_ms)
+        .with_log_start_offset(appended.log_start);
+    Ok((response, appended.position))
+}
+
+fn refused(index: i32, refusal: Refusal) -> PartitionProduceResponse {
+    PartitionProduceResponse::default()
+        .with_index(index)
+        .with_error_code(refusal.code.code())
+        .with_base_offset(-1)
+        .with_log_append_time_ms(-1)
+        .with_log_start_offset(-1)
+        .with_record_errors(refusal.records)
+        .with_error_message(refusal.message.map(StrBytes::from_string))
+}
+
+/// All checks that need no lock.
+async fn check(
+    cx: &Connection,
+    topic: &Topic,
+    data: PartitionProduceData,
+    version: i16,
+) -> Result<(Arc<Partition>, Prepared), Refusal> {
+    let partition = topic
+        .partition(data.index)
+        .and_then(|key| cx.broker.partitions.get(key))
+        .ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    if topic.internal {
+        return Err(Refusal::new(
+            ErrorCode::InvalidTopicException,
+            format!("clients may not write to the internal topic {}", topic.name),
+        ));
+    }
+    let payload = data.records.unwrap_or_default();
+    let settings = &topic.settings;
+    let info = batch::validate(&payload)
+        .map_err(|error| Refusal::new(error.code(), error.to_string()))?;
+    if info.bytes > settings.max_message_bytes as usize {
+        return Err(Refusal::new(
+            ErrorCode::MessageTooLarge,
+            format!(
+                "the batch has {} bytes, more than max.message.bytes = {} of the topic",
+                info.bytes, settings.max_message_bytes
+            ),
+        ));
+    }
+    if info.is_transactional() {
+        return Err(Refusal::new(
+            ErrorCode::InvalidTxnState,
+            "this server does not support transactions",
+        ));
+    }
+    let codec = info.codec().map_err(|error| Refusal::new(error.code(), error.to_string()))?;
+    if codec == Codec::Zstd && version < FIRST_ZSTD {
+        return Err(ErrorCode::UnsupportedCompressionType.into());
+    }
+    let memory = working_memory(codec, &payload);
+    let _permit = cx.broker.budgets.decompression.acquire(memory).await;
+    let view = BatchView::first(&payload)
+        .map_err(|error| Refusal::new(error.code(), error.to_string()))?;
+    let opened = batch::open(&view, &rules(settings, cx.broker.clock.wall_ms()))
+        .map_err(|error| Refusal::new(error.code(), error.to_string()))?;
+    refuse_flaws(&opened)?;
+    let stamping = match settings.timestamp_type {
+        TimestampType::LogAppendTime => Stamping::LogAppendTime,
+        TimestampType::CreateTime if opened.max_timestamp != info.max_timestamp => {
+            Stamping::MaxTimestamp(opened.max_timestamp)
+        }
+        TimestampType::CreateTime => Stamping::Keep,
+    };
+    let prepared = Prepared {
+        last_offset_delta: info.last_offset_delta,
+        max_timestamp: info.max_timestamp,
+        claim: claim_of(&info),
+        stamping,
+        charge: 0,
+        payload: recompressed(&payload, &view, codec, settings)?,
+    };
+    Ok((partition, prepared))
+}
+
+fn rules(settings: &TopicSettings, now_ms: i64) -> Rules {
+    let earliest = now_ms.saturating_sub(settings.timestamp_before_max_ms);
+    let latest = now_ms.saturating_add(settings.timestamp_after_max_ms);
+    Rules {
+        keys_required: settings.cleanup_compact,
+        timestamp_type: match settings.timestamp_type {
+            TimestampType::CreateTime => batch::TimestampType::CreateTime,
+            TimestampType::LogAppendTime => batch::TimestampType::LogAppendTime,
+        },
+        timestamps: earliest..=latest,
+        decompressed_limit: u64::from(settings.max_decompressed_bytes),
+    }
+}
+
+/// Names each record that breaks a rule of the topic (KIP-467).
+fn refuse_flaws(opened: &Opened) -> Result<(), Refusal> {
+    let Some(first) = opened.flaws.first() else { return Ok(()) };
+    let code = match first.kind {
+        FlawKind::NullKey => ErrorCode::InvalidRecord,
+        FlawKind::Timestamp(_) | FlawKind::LogAppendTime => ErrorCode::InvalidTimestamp,
+    };
+    let records = opened
+        .flaws
+        .iter()
+        .map(|flaw| {
+            let text = match flaw.kind {
+                FlawKind::NullKey => None,
+                FlawKind::Timestamp(timestamp) => Some(format!(
+                    "timestamp {timestamp} of record {} is outside the range the topic takes",
+                    flaw.index
+                )),
+                FlawKind::LogAppendTime => {
+                    Some("a producer's batch must not claim log append time".to_string())
+                }
+            };
+            BatchIndexAndErrorMessage::default()
+                .with_batch_index(flaw.index)
+                .with_batch_index_error_message(text.map(StrBytes::from_string))
+        })
+        .collect();
+    let message = match first.kind {
+        FlawKind::NullKey => "a compacted topic takes only records with a key",
+        _ => "the batch holds records with timestamps that the topic does not take",
+    };
+    Err(Refusal { code, message: Some(message.into()), records })
+}
+
+/// The batch in the topic's codec: as sent, unless `compression.type` says otherwise.
+fn recompressed(
+    payload: &Bytes,
+    view: &BatchView<'_>,
+    codec: Codec,
+    settings: &TopicSettings,
+) -> Result<Bytes, Refusal> {
+    let (wanted, level) = match settings.compression {
+        Compression::Producer => return Ok(payload.clone()),
+        Compression::Uncompressed => (Codec::None, None),
+        Compression::Gzip(level) => (Codec::Gzip, Some(level)),
+        Compression::Snappy => (Codec::Snappy, None),
+        Compression::Lz4(level) => (Codec::Lz4, Some(level)),
+        Compression::Zstd(level) => (Codec::Zstd, Some(level)),
+    };
+    if wanted == codec {
+        return Ok(payload.clone());
+    }
+    let limit = u64::from(settings.max_decompressed_bytes);
+    batch::recompress(view, wanted, level, limit)
+        .map(Bytes::from)
+        .map_err(|error| Refusal::new(error.code(), error.to_string()))
+}

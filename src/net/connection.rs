@@ -1,0 +1,203 @@
+//! One connection: requests are handled one after the other, as in Kafka, but a Produce counts as
+//! handled once it is sequenced, so the next Produce may be sequenced while the disk still works on
+//! the first.
+
+use std::time::{Duration, Instant};
+
+use kafka_protocol::messages::ApiKey;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+
+use super::frame::{Frame, FrameReader, ReadError};
+use super::server::{Phase, Shared};
+use super::session::Session;
+use super::writer::{Queued, WriteEnd, Writer};
+use crate::handlers::{self, CloseReason};
+use crate::metrics::ApiLabel;
+
+/// How long answers get to leave once a connection is to be closed.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum End {
+    /// There is no next frame.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A request could not be served.
+    #[error(transparent)]
+    Request(#[from] CloseReason),
+    /// Answers could not be sent.
+    #[error(transparent)]
+    Write(#[from] WriteEnd),
+    /// The client went away while its request waited.
+    #[error("closed by the client while its request waited")]
+    Gone,
+    /// The gateway is going down.
+    #[error("the gateway is shutting down")]
+    Drained,
+}
+
+impl End {
+    /// A short word for metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Read(error) => error.word(),
+            Self::Request(reason) => reason.word(),
+            Self::Write(WriteEnd::Stalled) => "write_stalled",
+            Self::Write(_) => "write",
+            Self::Gone => "client_while_waiting",
+            Self::Drained => "shutdown",
+        }
+    }
+
+    /// Whether somebody should look into it.
+    pub fn is_offence(&self) -> bool {
+        match self {
+            Self::Read(error) => error.is_offence(),
+            Self::Request(_) | Self::Write(WriteEnd::Stalled) => true,
+            Self::Write(_) | Self::Gone | Self::Drained => false,
+        }
+    }
+}
+
+/// Serves a connection until it ends.
+pub async fn serve<S: Session>(
+    stream: TcpStream,
+    session: S,
+    shared: &Shared,
+    mut phase: watch::Receiver<Phase>,
+) -> End {
+    let (read_half, write_half) = stream.into_split();
+    let (queue, answers) = mpsc::channel(shared.config.max_answers);
+    let (done, written) = watch::channel(0);
+    let mut writer = Writer::new(
+        write_half,
+        answers,
+        shared.durable.clone(),
+        done,
+        shared.config.max_idle,
+        shared.metrics.bytes_out.clone(),
+    );
+    let mut reader = Reader {
+        frames: FrameReader::new(read_half, shared.limits.clone()),
+        session,
+        shared,
+        phase: phase.clone(),
+        queue: Some(queue),
+        queued: 0,
+        written,
+    };
+
+    let stop = phase.wait_for(|phase| *phase == Phase::Stop);
+    // Both sides live in this task: answering a request wakes nobody else.
+    let work = async {
+        let mut writing = std::pin::pin!(writer.run());
+        let end = tokio::select! {
+            end = reader.run() => end,
+            end = &mut writing => return End::Write(end),
+        };
+        // What was promised before the connection went wrong is still sent.
+        reader.queue = None;
+        match tokio::time::timeout(LAST_WRITES, writing).await {
+            Ok(WriteEnd::Done) | Err(_) => end,
+            Ok(_) if end.is_offence() => end,
+            Ok(other) => End::Write(other),
+        }
+    };
+    tokio::select! {
+        end = work => end,
+        _ = stop => End::Drained,
+    }
+}
+
+struct Reader<'a, S> {
+    frames: FrameReader,
+    session: S,
+    shared: &'a Shared,
+    phase: watch::Receiver<Phase>,
+    /// `None` once the connection takes no more requests.
+    queue: Option<mpsc::Sender<Queued>>,
+    queued: u64,
+    written: watch::Receiver<u64>,
+}
+
+impl<S: Session> Reader<'_, S> {
+    async fn run(&mut self) -> End {
+        loop {
+            match self.step().await {
+                Ok(()) => {}
+                Err(end) => return end,
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), End> {
+        let frame = tokio::select! {
+            biased;
+            _ = self.phase.wait_for(|phase| *phase != Phase::Serve) => return Err(End::Drained),
+            frame = self.frames.next() => frame?,
+        };
+        self.shared
+            .metrics
+            .bytes_in
+            .inc_by(frame.bytes.len() as u64 + 4);
+        let started = Instant::now();
+        let api = frame.row.api;
+        if api != ApiKey::Produce {
+            self.all_written().await?;
+        }
+        let label = ApiLabel {
+            api: frame.row.name,
+        };
+        let answer = self.handle(frame).await?;
+        let histogram = self
+            .shared
+            .metrics
+            .request_seconds
+            .get_or_create(&label)
+            .clone();
+        let queued = Queued {
+            answer,
+            timing: Some((started, histogram)),
+        };
+        let Some(queue) = &self.queue else {
+            return Err(End::Drained);
+        };
+        // A full queue stops the reading of this socket.
+        queue
+            .send(queued)
+            .await
+            .map_err(|_| End::Write(WriteEnd::Done))?;
+        self.queued += 1;
+        Ok(())
+    }
+
+    /// Anything but a Produce sees what came before it on this connection, as in Kafka, where a
+    /// request is handled after the answer before it was sent.
+    async fn all_written(&mut self) -> Result<(), End> {
+        let queued = self.queued;
+        match self.written.wait_for(|written| *written >= queued).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(End::Write(WriteEnd::Done)),
+        }
+    }
+
+    async fn handle(&mut self, frame: Frame) -> Result<crate::handlers::Answer, End> {
+        let parks = handlers::parks(frame.row.api);
+        let call = self.session.call(frame.bytes, frame.permit);
+        if !parks {
+            return Ok(call.await?);
+        }
+        tokio::select! {
+            biased;
+            answer = call => Ok(answer?),
+            _ = self.phase.wait_for(|phase| *phase != Phase::Serve) => Err(End::Drained),
+            () = self.frames.gone() => Err(End::Gone),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

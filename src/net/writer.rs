@@ -1,0 +1,206 @@
+//! Answers leave in request order, each when what it shows is durable.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::{mpsc, watch};
+
+use crate::handlers::Answer;
+use crate::types::Position;
+
+/// Linux takes no more slices in one call.
+const MAX_SLICES: usize = 1_024;
+/// Answers are gathered for one call up to about this many bytes.
+const GATHER_BYTES: usize = 1 << 20;
+
+/// An answer in its connection's queue.
+pub struct Queued {
+    /// What the handler gave.
+    pub answer: Answer,
+    /// When the request had arrived, and where the time until its answer is counted.
+    pub timing: Option<(Instant, Histogram)>,
+}
+
+/// Why writing ended.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteEnd {
+    /// The reader is done and everything is written.
+    #[error("done")]
+    Done,
+    /// An answer asked for the connection to be closed.
+    #[error("closed after an answer")]
+    Asked,
+    /// The client did not take an answer in time.
+    #[error("the client did not read its answers for too long")]
+    Stalled,
+    /// The journal is closed, so what is left can't be promised any more.
+    #[error("the journal is closed")]
+    JournalClosed,
+    /// The socket failed.
+    #[error("writing failed: {0}")]
+    Io(io::Error),
+}
+
+/// The writing side of a connection.
+pub struct Writer {
+    socket: OwnedWriteHalf,
+    queue: mpsc::Receiver<Queued>,
+    durable: watch::Receiver<Position>,
+    /// Answers taken off the queue and done with, counted; the reader follows it.
+    done: watch::Sender<u64>,
+    max_stall: Duration,
+    bytes_out: Counter,
+    batch: Batch,
+}
+
+/// Answers that go into one vectored write.
+#[derive(Default)]
+struct Batch {
+    parts: VecDeque<Bytes>,
+    bytes: usize,
+    answers: u64,
+    held: Vec<Box<dyn Any + Send>>,
+    timings: Vec<(Instant, Histogram)>,
+    close: bool,
+}
+
+impl Batch {
+    fn add(&mut self, queued: Queued) {
+        let Answer {
+            frame, close, hold, ..
+        } = queued.answer;
+        if let Some(frame) = frame {
+            self.bytes += frame.len();
+            self.parts
+                .extend(frame.parts.into_iter().filter(|part| !part.is_empty()));
+        }
+        self.answers += 1;
+        self.held.extend(hold);
+        self.timings.extend(queued.timing);
+        self.close |= close;
+    }
+
+    fn is_full(&self) -> bool {
+        self.close || self.bytes >= GATHER_BYTES || self.parts.len() >= MAX_SLICES
+    }
+}
+
+impl Writer {
+    /// A writer that takes answers off `queue` and counts those it is done with in `done`.
+    pub fn new(
+        socket: OwnedWriteHalf,
+        queue: mpsc::Receiver<Queued>,
+        durable: watch::Receiver<Position>,
+        done: watch::Sender<u64>,
+        max_stall: Duration,
+        bytes_out: Counter,
+    ) -> Self {
+        Self {
+            socket,
+            queue,
+            durable,
+            done,
+            max_stall,
+            bytes_out,
+            batch: Batch::default(),
+        }
+    }
+
+    /// Writes until the reader is done or something ends the connection.
+    pub async fn run(&mut self) -> WriteEnd {
+        let mut next = None;
+        loop {
+            let first = match next.take() {
+                Some(queued) => queued,
+                None => match self.queue.recv().await {
+                    Some(queued) => queued,
+                    None => return WriteEnd::Done,
+                },
+            };
+            let after = first.answer.after;
+            // The wait holds no lock and no share of the request budget.
+            if self
+                .durable
+                .wait_for(|durable| *durable >= after)
+                .await
+                .is_err()
+            {
+                return WriteEnd::JournalClosed;
+            }
+            self.batch.add(first);
+            next = self.gather();
+            if let Err(end) = self.write().await {
+                return end;
+            }
+            if self.batch.close {
+                return WriteEnd::Asked;
+            }
+            self.finish();
+        }
+    }
+
+    /// Adds what is queued and durable already; gives back the first answer that is not.
+    fn gather(&mut self) -> Option<Queued> {
+        while !self.batch.is_full() {
+            let Ok(queued) = self.queue.try_recv() else {
+                return None;
+            };
+            if queued.answer.after > *self.durable.borrow() {
+                return Some(queued);
+            }
+            self.batch.add(queued);
+        }
+        None
+    }
+
+    async fn write(&mut self) -> Result<(), WriteEnd> {
+        let parts = &mut self.batch.parts;
+        while !parts.is_empty() {
+            let slices: Vec<IoSlice<'_>> = parts
+                .iter()
+                .take(MAX_SLICES)
+                .map(|part| IoSlice::new(part))
+                .collect();
+            let written = self.socket.write_vectored(&slices);
+            let written = match tokio::time::timeout(self.max_stall, written).await {
+                Err(_) => return Err(WriteEnd::Stalled),
+                Ok(Err(error)) => return Err(WriteEnd::Io(error)),
+                Ok(Ok(0)) => return Err(WriteEnd::Io(io::ErrorKind::WriteZero.into())),
+                Ok(Ok(written)) => written,
+            };
+            drop(slices);
+            self.bytes_out.inc_by(written as u64);
+            advance(parts, written);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        let answers = std::mem::take(&mut self.batch.answers);
+        self.batch.bytes = 0;
+        self.batch.held.clear();
+        for (started, histogram) in self.batch.timings.drain(..) {
+            histogram.observe(started.elapsed().as_secs_f64());
+        }
+        self.done.send_modify(|done| *done += answers);
+    }
+}
+
+/// Takes `written` bytes off the front.
+fn advance(parts: &mut VecDeque<Bytes>, mut written: usize) {
+    while let Some(part) = parts.front_mut() {
+        if part.len() > written {
+            part.advance(written);
+            return;
+        }
+        written -= part.len();
+        parts.pop_front();
+    }
+}

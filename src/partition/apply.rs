@@ -1,0 +1,274 @@
+//! Taking journal entries in: the same code after a commit and in recovery.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::catalog::{Change, TopicLookup};
+use crate::partition::entries::{SegmentsEntry, decode_log_start};
+use crate::partition::log::Partition;
+use crate::partition::registry::{Applied, Registry};
+use crate::partition::shard::SegmentFile;
+use crate::partition::tail::TailBatch;
+use crate::protocol::batch::BatchView;
+use crate::store::journal::{EntryKind, EntryRef, Group, Sink};
+use crate::types::Position;
+
+/// Where recovery stands relative to the checkpoint it started from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replay {
+    /// Catalog and segment lists hold everything up to here.
+    pub(super) captured: Position,
+}
+
+impl Sink for Registry {
+    fn commit(&self, group: Group) {
+        if let Err(reason) = self.take_in(group, None) {
+            tracing::error!(
+                reason,
+                "a committed journal entry cannot be read back; the process ends to protect the \
+                 data: start it again, and if this repeats run `shardgate verify`"
+            );
+            std::process::abort();
+        }
+    }
+}
+
+impl Registry {
+    /// Takes a durable group in.
+    pub(super) fn take_in(&self, group: Group, replay: Option<Replay>) -> Result<(), String> {
+        let mut applied = self.applied.lock();
+        let group = Arc::new(group);
+        let mut holds_batches = false;
+        for entry in &group.entries {
+            match entry.kind {
+                EntryKind::Batch => {
+                    holds_batches |= self.take_batch(&group, entry, &applied, replay)?;
+                }
+                EntryKind::Catalog => self.take_change(&group, entry, replay)?,
+                EntryKind::Segments => self.take_segments(&group, entry, &mut applied, replay)?,
+                EntryKind::LogStart => self.take_log_start(&group, entry, replay)?,
+            }
+            applied.position = entry.position;
+        }
+        if holds_batches {
+            let bytes = group.buffer.len() as u64;
+            let held = self.tail_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            applied.groups.push_back(group);
+            if held >= (self.options.tail_bytes / 2) as u64 {
+                self.wake.raise();
+            }
+        } else {
+            self.give_back(group.charge);
+        }
+        Ok(())
+    }
+
+    fn take_batch(
+        &self,
+        group: &Group,
+        entry: &EntryRef,
+        applied: &Applied,
+        replay: Option<Replay>,
+    ) -> Result<bool, String> {
+        let Some(partition) = self.get(entry.key) else {
+            self.check_deleted(entry)?;
+            return Ok(false);
+        };
+        let payload = group.payload(entry);
+        let view = BatchView::first(&payload).map_err(|e| {
+            format!(
+                "the batch of entry {} cannot be read: {e}",
+                entry.position.0
+            )
+        })?;
+        if replay.is_some() {
+            self.replay_batch(&partition, &view, entry.position);
+        }
+        let batch = TailBatch {
+            base: view.info.base_offset,
+            last: view.info.last_offset(),
+            max_timestamp: view.info.max_timestamp,
+            position: entry.position,
+            payload: payload.clone(),
+        };
+        let below_start = replay.is_some() && batch.last < partition.bounds().log_start;
+        let in_tail = entry.position > applied.flushed && !below_start;
+        partition.publish(batch, view.info.leader_epoch, in_tail);
+        Ok(in_tail)
+    }
+
+    /// Brings the sequencing side up, which runs ahead of the journal at all other times.
+    fn replay_batch(&self, partition: &Partition, view: &BatchView<'_>, at: Position) {
+        let (cap, now) = (self.options.producers_per_partition, self.clock.wall_ms());
+        partition.shard().locked(|shard| {
+            if let Some(sequence) = shard.partition(partition.key.index)
+                && at > sequence.last_position
+            {
+                sequence.replay_batch(view, at, cap, now);
+            }
+        });
+    }
+
+    fn take_change(
+        &self,
+        group: &Group,
+        entry: &EntryRef,
+        replay: Option<Replay>,
+    ) -> Result<(), String> {
+        if replay.is_some_and(|r| entry.position <= r.captured) {
+            return Ok(());
+        }
+        let change = Change::decode(&group.payload(entry)).map_err(|e| e.to_string())?;
+        let before = self.catalog.image();
+        let partitions = |no| before.topic_by_no(no).map_or(0, |topic| topic.partitions);
+        let publish = || {
+            self.catalog
+                .apply_durable(entry.position, &change)
+                .map_err(|misfit| misfit.to_string())
+        };
+        let no = match &change {
+            Change::TopicDeleted { no } => {
+                publish()?;
+                self.drop_topic(*no, partitions(*no));
+                return Ok(());
+            }
+            Change::TopicCreated(created) => created.no,
+            Change::PartitionsAdded { no, .. } => *no,
+            _ => return publish(),
+        };
+        // Partitions are there before anyone can learn of them from the image.
+        let after = before
+            .apply(&change, entry.position)
+            .map_err(|misfit| misfit.to_string())?;
+        if let Some(topic) = after.topic_by_no(no) {
+            self.create_partitions(topic, partitions(no));
+        }
+        publish()
+    }
+
+    fn take_segments(
+        &self,
+        group: &Group,
+        entry: &EntryRef,
+        applied: &mut Applied,
+        replay: Option<Replay>,
+    ) -> Result<(), String> {
+        if replay.is_some_and(|r| entry.position <= r.captured) {
+            return Ok(());
+        }
+        let segments = SegmentsEntry::decode(&group.payload(entry))?;
+        for meta in segments.added {
+            self.next_file.fetch_max(meta.file.0 + 1, Ordering::Relaxed);
+            self.list_file(
+                applied,
+                Arc::new(SegmentFile {
+                    meta,
+                    damaged: false,
+                }),
+            );
+        }
+        for id in segments.removed {
+            self.unlist_file(applied, id);
+        }
+        self.free_tail(applied, segments.flushed);
+        Ok(())
+    }
+
+    /// Puts a file into the lists of the shards that cover its sections now.
+    pub(super) fn list_file(&self, applied: &mut Applied, file: Arc<SegmentFile>) {
+        let mut shards = Vec::new();
+        for section in &file.meta.sections {
+            let Some(partition) = self.get(section.key) else {
+                continue;
+            };
+            let shard = partition.shard();
+            if !shards.iter().any(|s| Arc::ptr_eq(s, &shard)) {
+                shards.push(shard);
+            }
+        }
+        for shard in &shards {
+            let mut files = shard.files().as_ref().clone();
+            files.push(Arc::clone(&file));
+            shard.set_files(files);
+        }
+        applied.files.insert(file.meta.file, file);
+    }
+
+    fn unlist_file(&self, applied: &mut Applied, id: crate::types::FileId) {
+        let Some(file) = applied.files.remove(&id) else {
+            return;
+        };
+        for shard in self.shards.iter() {
+            let files = shard.files();
+            if files.iter().any(|f| f.meta.file == id) {
+                let rest = files
+                    .iter()
+                    .filter(|f| f.meta.file != id)
+                    .cloned()
+                    .collect();
+                shard.set_files(rest);
+            }
+        }
+        applied.leaving.push(file);
+        self.wake.raise();
+    }
+
+    /// Frees the tail up to a flushed position: lists have its records by now.
+    fn free_tail(&self, applied: &mut Applied, flushed: Position) {
+        applied.flushed = applied.flushed.max(flushed);
+        let mut keys = std::collections::BTreeSet::new();
+        while let Some(group) = applied.groups.front()
+            && group.last <= flushed
+        {
+            keys.extend(group.entries.iter().map(|e| e.key));
+            self.tail_bytes
+                .fetch_sub(group.buffer.len() as u64, Ordering::Relaxed);
+            self.give_back(group.charge);
+            applied.groups.pop_front();
+        }
+        for key in keys {
+            if let Some(partition) = self.get(key) {
+                partition.free_tail(flushed);
+            }
+        }
+    }
+
+    fn take_log_start(
+        &self,
+        group: &Group,
+        entry: &EntryRef,
+        replay: Option<Replay>,
+    ) -> Result<(), String> {
+        let Some(partition) = self.get(entry.key) else {
+            return self.check_deleted(entry);
+        };
+        let offset = decode_log_start(&group.payload(entry))?;
+        if replay.is_some() {
+            partition.shard().locked(|shard| {
+                if let Some(sequence) = shard.partition(entry.key.index)
+                    && entry.position > sequence.last_position
+                {
+                    sequence.log_start = sequence.log_start.max(offset);
+                    sequence.last_position = entry.position;
+                }
+            });
+        }
+        partition.publish_log_start(offset, entry.position);
+        self.garbage.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// An unknown topic below the allocation mark was deleted; above it the store is damaged.
+    fn check_deleted(&self, entry: &EntryRef) -> Result<(), String> {
+        if !matches!(
+            self.catalog.image().lookup(entry.key.topic),
+            TopicLookup::Never
+        ) {
+            return Ok(());
+        }
+        Err(format!(
+            "journal entry {} is for partition {}, whose topic was never created",
+            entry.position.0, entry.key
+        ))
+    }
+}

@@ -1,0 +1,245 @@
+//! Moving the tail into segment files.
+//!
+//! Order: files written and synced, folder synced, `segments` entry durable, lists swapped, tail
+//! freed. A crash before the entry leaves files that no list names; recovery deletes them.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::partition::entries::SegmentsEntry;
+use crate::partition::registry::Registry;
+use crate::protocol::batch::BatchInfo;
+use crate::store::journal::{Entry, EntryKind, EntryRef, Group};
+use crate::store::segment::SegmentMeta;
+use crate::types::{FileId, PartitionKey, Position, ShardId};
+
+/// A shard with this much to flush gets a file of its own.
+const OWN_FILE_BYTES: usize = 8 << 20;
+/// Least speed of a paced flush, in bytes a second.
+const PACE_FLOOR: u64 = 16 << 20;
+
+/// The batches of one flush, by shard and then partition.
+type Cut = BTreeMap<ShardId, BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>>;
+
+/// Holds a writer back so that the journal, on the same disk, keeps its latency.
+struct Pacer<'a> {
+    registry: &'a Registry,
+    started: Instant,
+    written: Cell<u64>,
+    bytes_per_second: u64,
+}
+
+impl Pacer<'_> {
+    /// Accounts for bytes just written; sleeps while ahead of the pace, unless the tail is three
+    /// quarters full.
+    fn step(&self, bytes: u64) {
+        self.written.set(self.written.get() + bytes);
+        let due = self.written.get() as f64 / self.bytes_per_second as f64;
+        let due = Duration::from_secs_f64(due);
+        while self.started.elapsed() < due {
+            let free = self.registry.free_tail_bytes();
+            if free < self.registry.options.tail_bytes / 4 {
+                return;
+            }
+            let ahead = due.saturating_sub(self.started.elapsed());
+            std::thread::sleep(ahead.min(Duration::from_millis(10)));
+        }
+    }
+}
+
+impl Registry {
+    /// Flushes the whole tail as of now. Returns whether there was anything to flush.
+    pub(super) fn flush(&self, ingest_per_second: u64) -> io::Result<bool> {
+        let (through, cut) = self.cut_tail();
+        let Some(through) = through else {
+            return Ok(false);
+        };
+        let pacer = Pacer {
+            registry: self,
+            started: Instant::now(),
+            written: Cell::new(0),
+            bytes_per_second: PACE_FLOOR.max(ingest_per_second.saturating_mul(3) / 2),
+        };
+        let mut added = Vec::new();
+        let result = self.write_files(cut, &pacer, &mut added);
+        if let Err(error) = result {
+            for meta in &added {
+                self.remove_unlisted(meta.file);
+            }
+            return Err(error);
+        }
+        self.commit_segments(SegmentsEntry {
+            flushed: through,
+            added,
+            removed: Vec::new(),
+        });
+        Ok(true)
+    }
+
+    /// Appends a `segments` entry and waits until lists and tail follow it.
+    pub(super) fn commit_segments(&self, entry: SegmentsEntry) {
+        let Some(journal) = self.journal() else {
+            return;
+        };
+        let position = journal.append(Entry {
+            kind: EntryKind::Segments,
+            key: PartitionKey::default(),
+            payload: entry.encode(),
+            fill: None,
+            charge: 0,
+        });
+        self.wait_durable(position);
+    }
+
+    /// Blocks this thread until the journal is durable up to `position`, or has ended.
+    pub(super) fn wait_durable(&self, position: Position) {
+        let Some(journal) = self.journal() else {
+            return;
+        };
+        let mut durable = journal.subscribe();
+        while *durable.borrow_and_update() < position {
+            if block_on_change(&mut durable).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn cut_tail(&self) -> (Option<Position>, Cut) {
+        let groups: Vec<Arc<Group>> = self.applied.lock().groups.iter().cloned().collect();
+        let through = groups.last().map(|g| g.last);
+        let mut cut = Cut::new();
+        for group in groups {
+            for entry in group.entries.iter().filter(|e| e.kind == EntryKind::Batch) {
+                let Some(partition) = self.get(entry.key) else {
+                    continue;
+                };
+                cut.entry(partition.shard().id)
+                    .or_default()
+                    .entry(entry.key)
+                    .or_default()
+                    .push((Arc::clone(&group), entry.clone()));
+            }
+        }
+        (through, cut)
+    }
+
+    fn write_files(
+        &self,
+        cut: Cut,
+        pacer: &Pacer<'_>,
+        added: &mut Vec<SegmentMeta>,
+    ) -> io::Result<()> {
+        let size = |partitions: &BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>| {
+            partitions
+                .values()
+                .flatten()
+                .map(|(_, e)| e.range.len())
+                .sum::<usize>()
+        };
+        let (own, shared): (Vec<_>, Vec<_>) = cut
+            .into_values()
+            .partition(|partitions| size(partitions) >= OWN_FILE_BYTES);
+        for partitions in own {
+            self.write_file(vec![partitions], pacer, added)?;
+        }
+        if !shared.is_empty() {
+            self.write_file(shared, pacer, added)?;
+        }
+        Ok(())
+    }
+
+    fn write_file(
+        &self,
+        shards: Vec<BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>>,
+        pacer: &Pacer<'_>,
+        added: &mut Vec<SegmentMeta>,
+    ) -> io::Result<()> {
+        let id = self.next_file_id();
+        added.extend(self.write_sections(id, shards, pacer)?);
+        Ok(())
+    }
+
+    /// Writes one file; `None` when every batch lies below its partition's log start by now.
+    fn write_sections(
+        &self,
+        id: FileId,
+        shards: Vec<BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>>,
+        pacer: &Pacer<'_>,
+    ) -> io::Result<Option<SegmentMeta>> {
+        let pace = |bytes| pacer.step(bytes);
+        let mut writer = self.segments.create(id, &pace)?;
+        let mut empty = true;
+        for (key, batches) in shards.into_iter().flatten() {
+            let log_start = self.get(key).map_or(i64::MAX, |p| p.bounds().log_start);
+            let mut begun = false;
+            for (group, entry) in batches {
+                let payload = group.payload(&entry);
+                let info = BatchInfo::read(&payload)
+                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+                if info.last_offset() < log_start {
+                    continue;
+                }
+                if !begun {
+                    writer.begin_section(key);
+                    begun = true;
+                    empty = false;
+                }
+                writer.push(
+                    info.base_offset,
+                    info.last_offset(),
+                    info.max_timestamp,
+                    &payload,
+                )?;
+            }
+        }
+        if empty {
+            return Ok(None);
+        }
+        writer.finish().map(Some)
+    }
+
+    /// A file number never used before, also not by a file that a crash left behind.
+    pub(super) fn next_file_id(&self) -> FileId {
+        FileId(
+            self.next_file
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+        )
+    }
+
+    /// Deletes a file that no list names.
+    pub(super) fn remove_unlisted(&self, id: FileId) {
+        if let Err(error) = self.segments.delete(id) {
+            tracing::warn!(
+                file = id.0, %error,
+                "a segment file that is not in use could not be deleted; it takes space until \
+                 the next start removes it"
+            );
+        }
+    }
+}
+
+/// Waits on a watch from a plain thread.
+fn block_on_change(
+    watch: &mut tokio::sync::watch::Receiver<Position>,
+) -> Result<(), tokio::sync::watch::error::RecvError> {
+    let waker = std::task::Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut changed = std::pin::pin!(watch.changed());
+    loop {
+        match changed.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(result) => return result,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl std::task::Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,213 @@
+//! One partition as readers see it: durable state only.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::partition::shard::{FileList, Shard};
+use crate::partition::tail::{Tail, TailBatch};
+use crate::partition::waiters::Waiter;
+use crate::types::{Offset, PartitionKey, Position, TopicId};
+
+/// One partition. Small while idle: no buffer, no file, no task.
+pub struct Partition {
+    /// Its key in this store.
+    pub key: PartitionKey,
+    /// The id of its topic.
+    pub topic_id: TopicId,
+    route: ArcSwap<Shard>,
+    visible: Mutex<Visible>,
+}
+
+#[derive(Default)]
+struct Visible {
+    log_start: Offset,
+    high_watermark: Offset,
+    leader_epoch: i32,
+    /// The entry that changed this partition last.
+    last_position: Position,
+    deleted: bool,
+    tail: Tail,
+    waiters: Vec<Arc<Waiter>>,
+}
+
+/// The borders of a partition's log, taken together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// First offset that may be read.
+    pub log_start: Offset,
+    /// One past the last durable record.
+    pub high_watermark: Offset,
+    /// One past the last record that a read-committed reader may see.
+    pub last_stable: Offset,
+    /// The leader epoch of the newest records.
+    pub leader_epoch: i32,
+}
+
+/// One consistent cut of a partition for a read.
+pub struct Cut {
+    /// The borders at that moment.
+    pub bounds: Bounds,
+    /// Where the records from the asked offset on are.
+    pub source: Source,
+}
+
+/// Where a read finds its records.
+pub enum Source {
+    /// The topic is deleted.
+    Deleted,
+    /// Below the log start or above the high watermark.
+    OutOfRange,
+    /// Exactly at the end: nothing yet.
+    End,
+    /// In the tail: batches from the one that holds the offset.
+    Tail(Vec<Bytes>),
+    /// In one of these files.
+    Files(Arc<FileList>),
+}
+
+impl Partition {
+    /// A partition in `shard`, with the borders that a checkpoint kept (all 0 for a new one).
+    pub fn new(key: PartitionKey, topic_id: TopicId, shard: Arc<Shard>, bounds: Bounds) -> Self {
+        let visible = Visible {
+            log_start: bounds.log_start,
+            high_watermark: bounds.high_watermark,
+            leader_epoch: bounds.leader_epoch,
+            ..Visible::default()
+        };
+        Self {
+            key,
+            topic_id,
+            route: ArcSwap::new(shard),
+            visible: Mutex::new(visible),
+        }
+    }
+
+    /// The shard that sequences it now.
+    pub fn shard(&self) -> Arc<Shard> {
+        self.route.load_full()
+    }
+
+    /// The borders, taken together.
+    pub fn bounds(&self) -> Bounds {
+        self.visible.lock().bounds()
+    }
+
+    /// The last durable change of this partition.
+    pub fn last_position(&self) -> Position {
+        self.visible.lock().last_position
+    }
+
+    /// Whether the topic's deletion is durable.
+    pub fn is_deleted(&self) -> bool {
+        self.visible.lock().deleted
+    }
+
+    /// Cuts the partition for a read of at most `max_bytes` from `offset`; the first batch comes
+    /// whole even when it is larger, if `whole_first`.
+    pub fn cut(&self, offset: Offset, max_bytes: usize, whole_first: bool) -> Cut {
+        let visible = self.visible.lock();
+        let bounds = visible.bounds();
+        let source = if visible.deleted {
+            Source::Deleted
+        } else if offset < bounds.log_start || offset > bounds.high_watermark {
+            Source::OutOfRange
+        } else if offset == bounds.high_watermark {
+            Source::End
+        } else if visible.tail.start().is_some_and(|start| start <= offset) {
+            Source::Tail(take(visible.tail.from(offset), max_bytes, whole_first))
+        } else {
+            Source::Files(self.route.load().files())
+        };
+        Cut { bounds, source }
+    }
+
+    /// Looks at the files and the tail together, as a search by time does.
+    pub fn search<R>(&self, f: impl FnOnce(Bounds, &FileList, &Tail) -> R) -> R {
+        let visible = self.visible.lock();
+        let files = self.route.load().files();
+        f(visible.bounds(), &files, &visible.tail)
+    }
+
+    /// Takes in a durable batch: it becomes visible, and waiting fetches hear of it.
+    pub fn publish(&self, batch: TailBatch, leader_epoch: i32, keep_in_tail: bool) {
+        let mut visible = self.visible.lock();
+        // Recovery meets batches that the checkpoint's borders count already.
+        visible.high_watermark = visible.high_watermark.max(batch.last + 1);
+        visible.leader_epoch = visible.leader_epoch.max(leader_epoch);
+        visible.last_position = visible.last_position.max(batch.position);
+        let bytes = batch.payload.len() as u64;
+        if keep_in_tail {
+            visible.tail.push(batch);
+        }
+        visible.waiters.iter().for_each(|waiter| waiter.add(bytes));
+    }
+
+    /// Takes in a durable move of the log start.
+    pub fn publish_log_start(&self, log_start: Offset, at: Position) {
+        let mut visible = self.visible.lock();
+        visible.log_start = visible.log_start.max(log_start);
+        visible.last_position = visible.last_position.max(at);
+        let log_start = visible.log_start;
+        visible.tail.drop_below(log_start);
+        visible.waiters.iter().for_each(|waiter| waiter.wake());
+    }
+
+    /// Takes in the deletion of its topic.
+    pub fn publish_deletion(&self) {
+        let mut visible = self.visible.lock();
+        visible.deleted = true;
+        visible.tail = Tail::default();
+        visible.waiters.iter().for_each(|waiter| waiter.wake());
+    }
+
+    /// Frees the tail up to a flushed position. The segment list has the records by now.
+    pub fn free_tail(&self, flushed: Position) {
+        self.visible.lock().tail.free_through(flushed);
+    }
+
+    /// Registers a waiting fetch; it hears of everything from here on.
+    pub fn wait(&self, waiter: &Arc<Waiter>) {
+        self.visible.lock().waiters.push(Arc::clone(waiter));
+    }
+
+    /// Takes a waiting fetch out.
+    pub fn leave(&self, waiter: &Arc<Waiter>) {
+        let mut visible = self.visible.lock();
+        visible.waiters.retain(|w| !Arc::ptr_eq(w, waiter));
+        if visible.waiters.is_empty() {
+            visible.waiters = Vec::new();
+        }
+    }
+}
+
+impl Visible {
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            log_start: self.log_start,
+            high_watermark: self.high_watermark,
+            last_stable: self.high_watermark,
+            leader_epoch: self.leader_epoch,
+        }
+    }
+}
+
+/// Batches in order while they fit.
+fn take<'a>(
+    batches: impl Iterator<Item = &'a TailBatch>,
+    max_bytes: usize,
+    whole_first: bool,
+) -> Vec<Bytes> {
+    let mut taken = Vec::new();
+    let mut bytes = 0;
+    for batch in batches {
+        bytes += batch.payload.len();
+        if bytes > max_bytes && !(taken.is_empty() && whole_first) {
+            break;
+        }
+        taken.push(batch.payload.clone());
+    }
+    taken
+}

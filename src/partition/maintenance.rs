@@ -1,0 +1,277 @@
+//! The background thread of a data directory: flush, checkpoint, retention, file deletion, and
+//! the watch over free space.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::catalog::Topic;
+use crate::partition::checkpoint::Checkpointer;
+use crate::partition::entries::SegmentsEntry;
+use crate::partition::recovery::{Fatal, Opened};
+use crate::partition::registry::Registry;
+use crate::partition::retention::{Limits, Run, new_log_start};
+use crate::store::backend::Disk;
+use crate::store::checkpoint::CheckpointStore;
+use crate::types::{Offset, PartitionKey};
+
+/// How often free space is looked at, and work that failed is tried again.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Intervals and limits of the background work.
+#[derive(Clone, Copy, Debug)]
+pub struct MaintenanceOptions {
+    /// Journal bytes between two checkpoints.
+    pub checkpoint_bytes: u64,
+    /// Client writes are refused while the device has less than this free.
+    pub reserve_bytes: u64,
+    /// Time between two looks at retention.
+    pub retention_interval: Duration,
+}
+
+/// The running thread.
+pub struct Maintenance {
+    registry: Arc<Registry>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Maintenance {
+    /// Starts it.
+    pub fn start(
+        opened: Opened,
+        disk: Arc<dyn Disk>,
+        options: MaintenanceOptions,
+        fatal: Fatal,
+    ) -> io::Result<Self> {
+        let registry = Arc::clone(&opened.registry);
+        let stop = Arc::new(AtomicBool::new(false));
+        let worker = Worker {
+            registry: Arc::clone(&registry),
+            disk,
+            options,
+            checkpoints: opened.checkpoints,
+            checkpointer: opened.checkpointer,
+            journal_at_checkpoint: 0,
+            flushed_last: (Instant::now(), 0),
+            next_retention: Instant::now() + options.retention_interval,
+        };
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("store-maintenance".into())
+            .spawn(move || worker.run(&stopped, &fatal))?;
+        Ok(Self { registry, stop, thread: Some(thread) })
+    }
+
+    /// Flushes the tail, writes a checkpoint and ends the thread, so that the next start is quick.
+    pub fn stop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.registry.wake.raise();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the store's background thread panicked; nothing acknowledged is lost");
+        }
+    }
+}
+
+impl Drop for Maintenance {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+struct Worker {
+    registry: Arc<Registry>,
+    disk: Arc<dyn Disk>,
+    options: MaintenanceOptions,
+    checkpoints: CheckpointStore,
+    checkpointer: Checkpointer,
+    /// Live journal bytes right after the last checkpoint.
+    journal_at_checkpoint: u64,
+    /// When the last flush began, and the bytes flushed by it.
+    flushed_last: (Instant, u64),
+    next_retention: Instant,
+}
+
+impl Worker {
+    fn run(mut self, stop: &AtomicBool, fatal: &Fatal) {
+        self.journal_at_checkpoint = self.registry.journal().map_or(0, |j| j.live_bytes());
+        let mut failing = false;
+        loop {
+            self.registry.wake.wait(TICK);
+            let stopping = stop.load(Ordering::Acquire);
+            match self.round(stopping) {
+                Ok(()) if failing => {
+                    failing = false;
+                    tracing::info!("background work on the data directory succeeds again");
+                }
+                Ok(()) => {}
+                Err(error) if is_out_of_space(&error) => {
+                    self.registry.set_writable(false);
+                    if !failing {
+                        tracing::error!(
+                            %error,
+                            "no space left for segment files: client writes are refused until \
+                             space is free; reads, retention and deletion go on"
+                        );
+                    }
+                    failing = true;
+                }
+                Err(error) => {
+                    fatal(format!("background work on the data directory failed: {error}"));
+                    return;
+                }
+            }
+            if stopping {
+                return;
+            }
+        }
+    }
+
+    fn round(&mut self, stopping: bool) -> io::Result<()> {
+        self.watch_space()?;
+        let tail = self.registry.tail_bytes();
+        let limit = self.registry.options.tail_bytes as u64;
+        let pressed = (self.registry.free_tail_bytes() as u64) < limit / 2;
+        if stopping || tail >= limit / 2 || pressed {
+            self.flush()?;
+        }
+        if Instant::now() >= self.next_retention {
+            self.next_retention = Instant::now() + self.options.retention_interval;
+            self.registry.retain();
+        }
+        self.registry.drop_dead_files();
+        self.registry.delete_left_files();
+        let live = self.registry.journal().map_or(0, |j| j.live_bytes());
+        let grown = live.saturating_sub(self.journal_at_checkpoint);
+        if stopping || grown >= self.options.checkpoint_bytes {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let (last, bytes) = self.flushed_last;
+        let elapsed = last.elapsed().as_secs_f64().max(0.001);
+        let ingest = (bytes.max(self.registry.tail_bytes()) as f64 / elapsed) as u64;
+        self.flushed_last = (Instant::now(), self.registry.tail_bytes());
+        self.registry.flush(ingest).map(|_| ())
+    }
+
+    fn checkpoint(&mut self) -> io::Result<()> {
+        // The journal is kept from the flushed position on, so an old tail would hold it.
+        self.flush()?;
+        self.registry.checkpoint(&mut self.checkpoints, &mut self.checkpointer)?;
+        self.journal_at_checkpoint = self.registry.journal().map_or(0, |j| j.live_bytes());
+        Ok(())
+    }
+
+    /// Closes the gate for client writes when the disk is nearly full, and opens it again.
+    fn watch_space(&self) -> io::Result<()> {
+        let free = self.disk.space()?.free;
+        let writable = free >= self.options.reserve_bytes;
+        let was = self.registry.set_writable(writable);
+        if was && !writable {
+            tracing::error!(
+                free,
+                reserve = self.options.reserve_bytes,
+                "the disk is nearly full: client writes are refused until more than \
+                 disk.reserve.bytes is free; reads, retention and deletion go on"
+            );
+        } else if !was && writable {
+            tracing::info!(free, "the disk has room again: client writes are taken");
+        }
+        Ok(())
+    }
+}
+
+fn is_out_of_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl Registry {
+    /// Moves log starts by time and size, where the topic's cleanup policy says delete.
+    pub(super) fn retain(&self) {
+        let image = self.catalog.image();
+        let now = self.clock.wall_ms();
+        for topic in image.topics().filter(|topic| topic.settings.cleanup_delete) {
+            let limits = Limits {
+                retention_ms: topic.settings.retention_ms,
+                retention_bytes: topic.settings.retention_bytes,
+            };
+            if limits.retention_ms < 0 && limits.retention_bytes < 0 {
+                continue;
+            }
+            self.retain_topic(topic, limits, now);
+        }
+    }
+
+    fn retain_topic(&self, topic: &Topic, limits: Limits, now: i64) {
+        for index in 0..topic.partitions {
+            let key = PartitionKey { topic: topic.no, index };
+            let Some(partition) = self.get(key) else { continue };
+            let (log_start, runs) = partition.search(|bounds, files, tail| {
+                let mut runs: Vec<Run> = files
+                    .iter()
+                    .filter_map(|file| file.meta.section(key))
+                    .filter(|section| section.end > bounds.log_start)
+                    .map(|s| Run { end: s.end, bytes: s.bytes, max_timestamp: s.max_timestamp })
+                    .collect();
+                runs.sort_by_key(|run| run.end);
+                runs.extend(tail.iter().map(|b| Run {
+                    end: b.last + 1,
+                    bytes: b.payload.len() as u64,
+                    max_timestamp: b.max_timestamp,
+                }));
+                (bounds.log_start, runs)
+            });
+            if let Some(start) = new_log_start(log_start, &runs, limits, now) {
+                // A refusal means that the topic was deleted meanwhile, and its records with it.
+                let _ = self.move_log_start(&partition, start);
+            }
+        }
+    }
+
+    /// Takes files out of the lists whose every record is deleted.
+    pub(super) fn drop_dead_files(&self) {
+        if !self.garbage.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let mut starts: BTreeMap<PartitionKey, Offset> = BTreeMap::new();
+        let mut start_of = |key: PartitionKey| {
+            *starts.entry(key).or_insert_with(|| {
+                self.get(key).map_or(Offset::MAX, |partition| partition.bounds().log_start)
+            })
+        };
+        let files: Vec<_> = self.applied.lock().files.values().cloned().collect();
+        let removed: Vec<_> = files
+            .iter()
+            .filter(|file| !file.damaged)
+            .filter(|file| file.meta.sections.iter().all(|s| s.end <= start_of(s.key)))
+            .map(|file| file.meta.file)
+            .collect();
+        if !removed.is_empty() {
+            let flushed = self.applied.lock().flushed;
+            self.commit_segments(SegmentsEntry { flushed, added: Vec::new(), removed });
+        }
+    }
+
+    /// Deletes files that left the lists and that no running read holds.
+    pub(super) fn delete_left_files(&self) {
+        let free: Vec<_> = {
+            let mut applied = self.applied.lock();
+            let (free, held) = std::mem::take(&mut applied.leaving)
+                .into_iter()
+                .partition(|file| Arc::strong_count(file) == 1);
+            applied.leaving = held;
+            free
+        };
+        for file in free {
+            self.remove_unlisted(file.meta.file);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Reading records back: from the tail's buffers, or from segment files with every batch checked.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::partition::log::{Bounds, Partition, Source};
+use crate::partition::registry::Registry;
+use crate::partition::shard::{FileList, SegmentFile};
+use crate::protocol::batch::{BatchError, BatchView};
+use crate::store::segment::{ReadError, SectionMeta};
+use crate::types::{Offset, PartitionKey};
+
+/// Records of one partition for one answer.
+pub struct Read {
+    /// The partition's borders when the read began.
+    pub bounds: Bounds,
+    /// Whole batches in offset order; neighbours may share a slice.
+    pub slices: Vec<Bytes>,
+    /// Their length together.
+    pub bytes: usize,
+}
+
+/// Why a partition cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadFailure {
+    /// OFFSET_OUT_OF_RANGE.
+    #[error("the offset is outside the log")]
+    OutOfRange(Bounds),
+    /// The topic is deleted.
+    #[error("the topic is deleted")]
+    Deleted,
+    /// KAFKA_STORAGE_ERROR: these records cannot be served, others can.
+    #[error("{0}")]
+    Storage(String),
+}
+
+impl Registry {
+    /// Reads up to `max_bytes` of whole batches from the one that holds `offset` on. With
+    /// `whole_first` the first batch comes even when it alone is larger.
+    pub async fn read(
+        self: &Arc<Self>,
+        partition: &Partition,
+        offset: Offset,
+        max_bytes: usize,
+        whole_first: bool,
+    ) -> Result<Read, ReadFailure> {
+        let cut = partition.cut(offset, max_bytes, whole_first);
+        let mut read = Read {
+            bounds: cut.bounds,
+            slices: Vec::new(),
+            bytes: 0,
+        };
+        let mut source = cut.source;
+        let mut next = offset;
+        loop {
+            let files = match source {
+                Source::Deleted => return Err(ReadFailure::Deleted),
+                Source::OutOfRange if next == offset => {
+                    return Err(ReadFailure::OutOfRange(read.bounds));
+                }
+                Source::OutOfRange | Source::End => return Ok(read),
+                Source::Tail(slices) => {
+                    read.bytes += slices.iter().map(Bytes::len).sum::<usize>();
+                    read.slices.extend(slices);
+                    return Ok(read);
+                }
+                Source::Files(files) => files,
+            };
+            let left = max_bytes.saturating_sub(read.bytes);
+            let whole = whole_first && read.slices.is_empty();
+            let Some(piece) = self
+                .read_files(&files, partition.key, next, left, whole)
+                .await?
+            else {
+                return Ok(read);
+            };
+            read.bytes += piece.bytes.len();
+            read.slices.push(piece.bytes);
+            if read.bytes >= max_bytes || piece.full || piece.next >= read.bounds.high_watermark {
+                return Ok(read);
+            }
+            next = piece.next;
+            source = partition.cut(next, max_bytes - read.bytes, false).source;
+        }
+    }
+
+    async fn read_files(
+        self: &Arc<Self>,
+        files: &FileList,
+        key: PartitionKey,
+        offset: Offset,
+        max_bytes: usize,
+        whole_first: bool,
+    ) -> Result<Option<Piece>, ReadFailure> {
+        let Some((file, section)) = find(files, key, offset) else {
+            tracing::error!(
+                partition = %key, offset,
+                "no segment file and no tail holds this offset although it is within the log; \
+                 it cannot be served, everything else can: run `shardgate verify`"
+            );
+            return Err(ReadFailure::Storage("the offset is in no file".into()));
+        };
+        let file = Arc::clone(file);
+        let want = Want {
+            key,
+            offset,
+            section,
+            max_bytes,
+            whole_first,
+        };
+        match read_section(self, &file, &want, true) {
+            Err(ReadError::WouldBlock) => {}
+            other => return storage(other, key),
+        }
+        let registry = Arc::clone(self);
+        let task =
+            tokio::task::spawn_blocking(move || read_section(&registry, &file, &want, false));
+        match task.await {
+            Ok(result) => storage(result, key),
+            Err(error) => Err(ReadFailure::Storage(format!(
+                "the read was cut off: {error}"
+            ))),
+        }
+    }
+}
+
+/// A run of whole batches out of one file.
+struct Piece {
+    bytes: Bytes,
+    /// The offset behind its last record.
+    next: Offset,
+    /// There is more in this section, which did not fit.
+    full: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Want {
+    key: PartitionKey,
+    offset: Offset,
+    section: SectionMeta,
+    max_bytes: usize,
+    whole_first: bool,
+}
+
+/// The section that holds `offset`, or the first one behind it.
+fn find(
+    files: &FileList,
+    key: PartitionKey,
+    offset: Offset,
+) -> Option<(&Arc<SegmentFile>, SectionMeta)> {
+    let mut found: Option<(&Arc<SegmentFile>, SectionMeta)> = None;
+    for file in files.iter().rev() {
+        let Some(section) = file.meta.section(key) else {
+            continue;
+        };
+        if section.end <= offset {
+            continue;
+        }
+        if found
+            .as_ref()
+            .is_none_or(|(_, best)| section.start < best.start)
+        {
+            found = Some((file, *section));
+        }
+        if section.start <= offset {
+            break;
+        }
+    }
+    found
+}
+
+fn read_section(
+    registry: &Registry,
+    file: &SegmentFile,
+    want: &Want,
+    cached: bool,
+) -> Result<Option<Piece>, ReadError> {
+    let id = file.meta.file;
+    let store = &registry.segments;
+    let section = if cached {
+        store.section_cached(id, want.key)?
+    } else {
+        store.section(id, want.key)?
+    };
+    let Some(section) = section else {
+        return Err(ReadError::Damaged {
+            file: id,
+            what: "a listed section is missing".into(),
+        });
+    };
+    let mut budget = want.max_bytes as u64;
+    loop {
+        let range = section.seek_range(want.offset, budget);
+        let at_end = range.end == section.end_position();
+        let asked = range.end - range.start;
+        let bytes = if cached {
+            store.try_read_cached(id, range)?
+        } else {
+            store.read(id, range)?
+        };
+        match walk(&bytes, want, at_end) {
+            Walk::Found {
+                from,
+                to,
+                next,
+                more,
+            } => {
+                let piece = Piece {
+                    bytes: bytes.slice(from..to),
+                    next,
+                    full: more || !at_end,
+                };
+                return Ok(Some(piece));
+            }
+            Walk::TooLarge => return Ok(None),
+            Walk::NeedMore if at_end => {
+                let what = format!("offset {} is not in its section", want.offset);
+                return Err(ReadError::Damaged { file: id, what });
+            }
+            Walk::NeedMore => budget = (asked * 2).max(1 << 20),
+            Walk::Damaged(what) => {
+                let what = format!("partition {} from offset {}: {what}", want.key, want.offset);
+                return Err(ReadError::Damaged { file: id, what });
+            }
+        }
+    }
+}
+
+enum Walk {
+    /// Whole batches at `from..to`.
+    Found {
+        from: usize,
+        to: usize,
+        next: Offset,
+        more: bool,
+    },
+    /// The first batch is larger than allowed.
+    TooLarge,
+    /// The wanted batch is not wholly in these bytes.
+    NeedMore,
+    /// A batch does not check out.
+    Damaged(String),
+}
+
+/// Finds the wanted run of batches and checks each: length, CRC, rising offsets.
+fn walk(bytes: &[u8], want: &Want, at_end: bool) -> Walk {
+    let (mut position, mut next) = (0, want.section.start);
+    let mut found: Option<(usize, usize, Offset)> = None;
+    while position < bytes.len() {
+        let view = match BatchView::first(&bytes[position..]) {
+            Ok(view) => view,
+            Err(BatchError::Incomplete { .. }) if !at_end => break,
+            Err(error) => return Walk::Damaged(error.to_string()),
+        };
+        let (base, last) = (view.info.base_offset, view.info.last_offset());
+        let end = position + view.bytes.len();
+        if last < want.offset {
+            (position, next) = (end, last + 1);
+            continue;
+        }
+        if let Err(error) = view.check_crc() {
+            return Walk::Damaged(format!("the batch at offset {base}: {error}"));
+        }
+        if base < next {
+            return Walk::Damaged(format!("the batch at offset {base} goes back below {next}"));
+        }
+        let from = found.map_or(position, |(from, ..)| from);
+        if end - from > want.max_bytes && !(found.is_none() && want.whole_first) {
+            return match found {
+                Some((from, to, next)) => Walk::Found {
+                    from,
+                    to,
+                    next,
+                    more: true,
+                },
+                None => Walk::TooLarge,
+            };
+        }
+        next = last + 1;
+        found = Some((from, end, next));
+        position = end;
+    }
+    match found {
+        Some((from, to, next)) => Walk::Found {
+            from,
+            to,
+            next,
+            more: false,
+        },
+        None => Walk::NeedMore,
+    }
+}
+
+fn storage<T>(result: Result<T, ReadError>, key: PartitionKey) -> Result<T, ReadFailure> {
+    result.map_err(|error| {
+        if let ReadError::Io { file, source } = &error {
+            tracing::error!(
+                partition = %key, file = file.0, error = %source,
+                "the disk failed while a segment file was read; its records cannot be served"
+            );
+        } else {
+            tracing::error!(partition = %key, %error, "stored records cannot be served");
+        }
+        ReadFailure::Storage(error.to_string())
+    })
+}

@@ -1,0 +1,169 @@
+//! Opening a data directory: checkpoint, then journal, then ready to append.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::catalog::{Catalog, Environment, Image};
+use crate::clock::Clock;
+use crate::partition::apply::Replay;
+use crate::partition::checkpoint::{Checkpointer, LoadedSections, Root};
+use crate::partition::log::{Bounds, Partition};
+use crate::partition::registry::{Registry, RegistryOptions};
+use crate::partition::shard::SegmentFile;
+use crate::store::backend::Disk;
+use crate::store::checkpoint::{CheckpointStore, Loaded};
+use crate::store::journal::{FileJournal, JournalOptions};
+use crate::store::segment::{SegmentMeta, SegmentStore};
+use crate::types::{PartitionKey, Position};
+
+/// Told how far replay is: bytes done, bytes in all.
+pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
+/// Ends the process after an error that must not be survived; gets the reason.
+pub type Fatal = Arc<dyn Fn(String) + Send + Sync>;
+
+/// An open store.
+pub struct Opened {
+    /// All partitions, ready to append.
+    pub registry: Arc<Registry>,
+    /// The topics.
+    pub catalog: Arc<Catalog>,
+    /// The journal.
+    pub journal: Arc<FileJournal>,
+    /// Where checkpoints go.
+    pub(super) checkpoints: CheckpointStore,
+    /// What the last checkpoint holds.
+    pub(super) checkpointer: Checkpointer,
+}
+
+/// Opens the store on a disk whose lock the caller holds.
+pub fn open(
+    disk: &Arc<dyn Disk>,
+    journal_options: JournalOptions,
+    options: RegistryOptions,
+    footer_bytes: u64,
+    environment: Environment,
+    clock: Arc<dyn Clock>,
+    fatal: Fatal,
+    progress: Progress<'_>,
+) -> Result<Opened, String> {
+    let (checkpoints, loaded) = CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
+    let segments = Arc::new(SegmentStore::new(Arc::clone(disk), footer_bytes));
+    let start = Start::from_checkpoint(loaded, environment)?;
+    let catalog = Arc::new(Catalog::new(start.image));
+    let registry =
+        Arc::new(Registry::new(options, Arc::clone(&catalog), Arc::clone(&segments), clock));
+    registry.restore(&start.root, &start.sections)?;
+
+    let mut opened =
+        FileJournal::open(Arc::clone(disk), journal_options).map_err(|e| e.to_string())?;
+    let replay = Replay { captured: start.captured };
+    opened
+        .replay(Position(0), &mut |group| registry.take_in(group, Some(replay)), progress)
+        .map_err(|e| e.to_string())?;
+    registry.finish_recovery()?;
+
+    let journal = opened.start(Arc::clone(&registry) as _, fatal);
+    registry.attach(Arc::clone(&journal) as _);
+    catalog.attach(Arc::clone(&journal) as _);
+    Ok(Opened { registry, catalog, journal, checkpoints, checkpointer: start.checkpointer })
+}
+
+/// What a checkpoint gives recovery to start from.
+struct Start {
+    captured: Position,
+    root: Root,
+    image: Image,
+    sections: LoadedSections,
+    checkpointer: Checkpointer,
+}
+
+impl Start {
+    fn from_checkpoint(loaded: Option<Loaded>, environment: Environment) -> Result<Self, String> {
+        let Some(loaded) = loaded else {
+            return Ok(Self {
+                captured: Position(0),
+                root: Root { next_file: 1, ..Root::default() },
+                image: Image::empty(environment),
+                sections: LoadedSections::default(),
+                checkpointer: Checkpointer::default(),
+            });
+        };
+        let root = Root::decode(&loaded.root)?;
+        let (checkpointer, mut sections) = Checkpointer::load(loaded.sections)?;
+        let catalog = std::mem::take(&mut sections.catalog);
+        let image = Image::decode(catalog.iter().map(|section| &section[..]), environment)
+            .map_err(|e| format!("the catalog in the checkpoint cannot be read: {e}"))?;
+        Ok(Self { captured: loaded.captured, root, image, sections, checkpointer })
+    }
+}
+
+impl Registry {
+    /// Puts partitions and segment lists back as the checkpoint kept them.
+    fn restore(&self, root: &Root, sections: &LoadedSections) -> Result<(), String> {
+        let image = self.catalog.image();
+        for topic in image.topics() {
+            for index in 0..topic.partitions {
+                let key = PartitionKey { topic: topic.no, index };
+                let Some(shard) = self.shard_for(topic, index) else {
+                    return Err(format!("topic {} has no shard for partition {index}", topic.name));
+                };
+                let sequence = sections.partitions.get(&key).cloned().unwrap_or_default();
+                let bounds = Bounds {
+                    log_start: sequence.log_start,
+                    high_watermark: sequence.next_offset,
+                    last_stable: sequence.next_offset,
+                    leader_epoch: sequence.leader_epoch,
+                };
+                shard.add_partition(index, sequence);
+                let partition = Partition::new(key, topic.id, shard, bounds);
+                self.partitions.insert(key, Arc::new(partition));
+            }
+        }
+        self.next_file.store(root.next_file, Ordering::Relaxed);
+        let mut applied = self.applied.lock();
+        applied.flushed = root.flushed;
+        for file in &root.files {
+            let file = match self.segments.meta(*file) {
+                Ok(meta) => SegmentFile { meta, damaged: false },
+                Err(error) => {
+                    tracing::error!(file = file.0, %error, "a segment file serves nothing");
+                    let meta = SegmentMeta { file: *file, bytes: 0, sections: Vec::new() };
+                    SegmentFile { meta, damaged: true }
+                }
+            };
+            self.list_file(&mut applied, Arc::new(file));
+        }
+        Ok(())
+    }
+
+    /// Deletes what a crash left behind, now that the lists are complete.
+    fn finish_recovery(&self) -> Result<(), String> {
+        let mut applied = self.applied.lock();
+        applied.leaving.clear();
+        let named: BTreeSet<_> = applied.files.keys().copied().collect();
+        drop(applied);
+        let there = self
+            .segments
+            .list_files()
+            .map_err(|e| format!("the folder of segment files cannot be listed: {e}"))?;
+        for file in &named {
+            if !there.contains(file) {
+                tracing::error!(
+                    file = file.0,
+                    "a segment file is missing; its records cannot be served, everything else \
+                     can: put the file back from a copy"
+                );
+            }
+        }
+        for file in there {
+            self.next_file.fetch_max(file.0 + 1, Ordering::Relaxed);
+            if !named.contains(&file) {
+                tracing::info!(file = file.0, "deleting a segment file that no list names");
+                self.remove_unlisted(file);
+            }
+        }
+        Ok(())
+    }
+}

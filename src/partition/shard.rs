@@ -1,0 +1,313 @@
+//! A shard at run time: the lock that sequences its partitions, and its list of segment files.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::partition::producer_state::{Claim, Producers, Verdict};
+use crate::protocol::batch::{self, BatchInfo, BatchView, Patch, Stamp};
+use crate::store::journal::{Entry, EntryKind, Fill, Journal};
+use crate::store::segment::SegmentMeta;
+use crate::types::{Offset, PartitionKey, Position, ShardId, TopicNo};
+
+/// A segment file that some shard's list names. The file may be deleted when no list and no
+/// running read holds it.
+#[derive(Debug)]
+pub struct SegmentFile {
+    /// Its sections, sorted by partition.
+    pub meta: SegmentMeta,
+    /// Its footer could not be read at the start. It stays on disk and in the lists of later
+    /// checkpoints, and serves nothing.
+    pub damaged: bool,
+}
+
+/// Files in the order of their flushes, oldest first.
+pub type FileList = Vec<Arc<SegmentFile>>;
+
+/// One shard.
+pub struct Shard {
+    /// Its id.
+    pub id: ShardId,
+    /// The topic it belongs to.
+    pub topic: TopicNo,
+    sequencing: Mutex<Sequencing>,
+    files: ArcSwap<FileList>,
+}
+
+/// What the shard's lock protects.
+#[derive(Default)]
+pub struct Sequencing {
+    /// Set when the topic's deletion is sequenced: nothing is appended behind it.
+    sealed: bool,
+    partitions: HashMap<u32, PartitionSequence>,
+}
+
+/// Where a partition's next append goes. It runs ahead of what is durable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionSequence {
+    /// Offset of the next record.
+    pub next_offset: Offset,
+    /// First offset that may be read.
+    pub log_start: Offset,
+    /// The leader epoch that new batches get.
+    pub leader_epoch: i32,
+    /// The last entry of this partition.
+    pub last_position: Position,
+    /// Idempotent producers; nothing is allocated for a partition without one.
+    pub producers: Option<Box<Producers>>,
+}
+
+/// A batch that passed every check which needs no lock.
+pub struct Prepared {
+    /// The batch as the client sent it (or recompressed).
+    pub payload: Bytes,
+    /// Number of records less one.
+    pub last_offset_delta: i32,
+    /// The batch's max timestamp.
+    pub max_timestamp: i64,
+    /// Producer and sequence, if the batch has one.
+    pub claim: Option<Claim>,
+    /// What becomes of its timestamps.
+    pub stamping: Stamping,
+    /// Bytes of tail budget that the entry holds.
+    pub charge: u32,
+}
+
+/// What becomes of a batch's timestamps on append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamping {
+    /// They stay as sent.
+    Keep,
+    /// The header's max timestamp is put right.
+    MaxTimestamp(i64),
+    /// The topic stamps batches with the time of their append.
+    LogAppendTime,
+}
+
+impl Stamping {
+    fn stamp(self, now_ms: i64) -> Stamp {
+        match self {
+            Self::Keep => Stamp::Keep,
+            Self::MaxTimestamp(max) => Stamp::CreateTime(max),
+            Self::LogAppendTime => Stamp::LogAppendTime(now_ms),
+        }
+    }
+}
+
+/// The outcome of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Offset of the first record.
+    pub base_offset: Offset,
+    /// The append time of a LogAppendTime topic, else -1.
+    pub log_append_time_ms: i64,
+    /// First offset of the partition's log.
+    pub log_start: Offset,
+    /// The answer may leave when this is durable.
+    pub position: Position,
+    /// The batch was there already; nothing was appended.
+    pub duplicate: bool,
+}
+
+/// Why a batch got no place in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The topic is deleted.
+    Sealed,
+    /// INVALID_PRODUCER_EPOCH.
+    InvalidProducerEpoch,
+    /// OUT_OF_ORDER_SEQUENCE_NUMBER.
+    OutOfOrderSequence,
+}
+
+impl Shard {
+    /// A shard without partitions and files.
+    pub fn new(id: ShardId, topic: TopicNo) -> Self {
+        Self {
+            id,
+            topic,
+            sequencing: Mutex::default(),
+            files: ArcSwap::default(),
+        }
+    }
+
+    /// The segment list as it is now.
+    pub fn files(&self) -> Arc<FileList> {
+        self.files.load_full()
+    }
+
+    /// Swaps the segment list. Only the journal's sink does, in journal order.
+    pub fn set_files(&self, files: FileList) {
+        self.files.store(Arc::new(files));
+    }
+
+    /// Adds a partition, at its start or as a checkpoint kept it.
+    pub fn add_partition(&self, index: u32, sequence: PartitionSequence) {
+        self.sequencing.lock().partitions.insert(index, sequence);
+    }
+
+    /// Runs `f` with the shard's lock held.
+    pub fn locked<R>(&self, f: impl FnOnce(&mut Sequencing) -> R) -> R {
+        f(&mut self.sequencing.lock())
+    }
+
+    /// Gives a batch its offsets and its place in the journal.
+    pub fn append(
+        &self,
+        index: u32,
+        batch: Prepared,
+        now_ms: i64,
+        producer_cap: usize,
+        journal: &dyn Journal,
+    ) -> Result<Appended, Refused> {
+        let mut sequencing = self.sequencing.lock();
+        if sequencing.sealed {
+            return Err(Refused::Sealed);
+        }
+        let partition = sequencing
+            .partitions
+            .get_mut(&index)
+            .ok_or(Refused::Sealed)?;
+        if let Some(claim) = &batch.claim {
+            match partition.judge(claim) {
+                Verdict::Append => {}
+                Verdict::InvalidProducerEpoch => return Err(Refused::InvalidProducerEpoch),
+                Verdict::OutOfOrderSequence => return Err(Refused::OutOfOrderSequence),
+                Verdict::Duplicate(original) => {
+                    let stamped = batch.stamping == Stamping::LogAppendTime;
+                    return Ok(Appended {
+                        base_offset: original.base_offset,
+                        log_append_time_ms: if stamped { original.timestamp } else { -1 },
+                        log_start: partition.log_start,
+                        position: original.position,
+                        duplicate: true,
+                    });
+                }
+            }
+        }
+        let base_offset = partition.next_offset;
+        let stamp = batch.stamping.stamp(now_ms);
+        let (log_append_time_ms, timestamp) = match stamp {
+            Stamp::LogAppendTime(now) => (now, now),
+            Stamp::CreateTime(max) => (-1, max),
+            Stamp::Keep => (-1, batch.max_timestamp),
+        };
+        let position = journal.append(Entry {
+            kind: EntryKind::Batch,
+            key: PartitionKey {
+                topic: self.topic,
+                index,
+            },
+            payload: batch.payload,
+            fill: Some(Fill {
+                args: patch_args(base_offset, partition.leader_epoch, stamp),
+                apply: patch_batch,
+            }),
+            charge: batch.charge,
+        });
+        partition.next_offset = base_offset + i64::from(batch.last_offset_delta) + 1;
+        partition.last_position = position;
+        if let Some(claim) = &batch.claim {
+            let producers = partition.producers.get_or_insert_default();
+            producers.record(
+                claim,
+                base_offset,
+                timestamp,
+                position,
+                producer_cap,
+                now_ms,
+            );
+        }
+        Ok(Appended {
+            base_offset,
+            log_append_time_ms,
+            log_start: partition.log_start,
+            position,
+            duplicate: false,
+        })
+    }
+}
+
+impl Sequencing {
+    /// Refuses every later append.
+    pub fn seal(&mut self) {
+        self.sealed = true;
+    }
+
+    /// One partition's sequence.
+    pub fn partition(&mut self, index: u32) -> Option<&mut PartitionSequence> {
+        self.partitions.get_mut(&index)
+    }
+
+    /// Whether the topic's deletion is sequenced.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed
+    }
+}
+
+impl PartitionSequence {
+    fn judge(&self, claim: &Claim) -> Verdict {
+        let ever_written = self.next_offset > 0;
+        match &self.producers {
+            Some(producers) => producers.check(claim, ever_written),
+            None => Producers::default().check(claim, ever_written),
+        }
+    }
+
+    /// Takes in a batch that the journal already holds.
+    pub fn replay_batch(&mut self, view: &BatchView<'_>, at: Position, cap: usize, now_ms: i64) {
+        self.next_offset = view.info.last_offset() + 1;
+        self.last_position = at;
+        if let Some(claim) = claim_of(&view.info) {
+            let producers = self.producers.get_or_insert_default();
+            let (base, stamp) = (view.info.base_offset, view.info.max_timestamp);
+            producers.record(&claim, base, stamp, at, cap, now_ms);
+        }
+    }
+}
+
+/// The producer and sequence of a batch, if it has one.
+pub fn claim_of(info: &BatchInfo) -> Option<Claim> {
+    (info.has_producer_id() && !info.is_control()).then(|| Claim {
+        producer_id: info.producer_id,
+        epoch: info.producer_epoch,
+        first_sequence: info.base_sequence,
+        last_offset_delta: info.last_offset_delta,
+    })
+}
+
+/// Packs a patch into the numbers that a fill step carries: the stamp's kind lies above the leader
+/// epoch.
+fn patch_args(base_offset: Offset, leader_epoch: i32, stamp: Stamp) -> [i64; 3] {
+    let (kind, time) = match stamp {
+        Stamp::Keep => (0, 0),
+        Stamp::CreateTime(max) => (1, max),
+        Stamp::LogAppendTime(now) => (2, now),
+    };
+    [
+        base_offset,
+        kind << 32 | i64::from(leader_epoch.cast_unsigned()),
+        time,
+    ]
+}
+
+/// The fill step of batch entries: offsets, leader epoch and timestamps into the journal's copy.
+fn patch_batch(payload: &mut [u8], [base_offset, epoch_and_kind, time]: [i64; 3]) {
+    let stamp = match epoch_and_kind >> 32 {
+        1 => Stamp::CreateTime(time),
+        2 => Stamp::LogAppendTime(time),
+        _ => Stamp::Keep,
+    };
+    let leader_epoch = epoch_and_kind as i32;
+    batch::patch(
+        payload,
+        Patch {
+            base_offset,
+            leader_epoch,
+            stamp,
+        },
+    );
+}
