@@ -17,6 +17,7 @@ pub mod api;
 pub mod batch;
 pub mod compression;
 pub mod error;
+pub mod fetch_response;
 pub mod guard;
 pub mod header;
 pub mod response;
