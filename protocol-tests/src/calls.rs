@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
-use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::fetch_response::PartitionData;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
@@ -76,9 +75,7 @@ pub fn await_topic(wire: &mut Wire, name: &str, partitions: i32) {
 
 /// Deletes a topic and returns the error code.
 pub fn delete_topic(wire: &mut Wire, name: &str) -> i16 {
-    let topic = DeleteTopicState::default().with_name(Some(topic_name(name)));
     let request = DeleteTopicsRequest::default()
-        .with_topics(vec![topic])
         .with_topic_names(vec![topic_name(name)])
         .with_timeout_ms(30_000);
     wire.call(5, &request).responses[0].error_code
@@ -236,4 +233,13 @@ pub fn list_offsets(wire: &mut Wire, topic: &str, partition: i32, timestamp: i64
         offset: answer.offset,
         timestamp: answer.timestamp,
     }
+}
+
+/// Repeats a request to a group's coordinator while the answer is that the coordinator is not
+/// ready (14, 15, 16), as every client does, and returns the first other error code.
+pub fn with_coordinator(mut request: impl FnMut() -> i16) -> i16 {
+    wait_for("the coordinator serves", || match request() {
+        14..=16 => None,
+        code => Some(code),
+    })
 }

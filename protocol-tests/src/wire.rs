@@ -50,43 +50,51 @@ impl Wire {
         self.receive(pending)
     }
 
+    /// Sends a request and reads its answer, unless the connection breaks.
+    pub fn try_call<R: Request>(&mut self, version: i16, request: &R) -> io::Result<R::Response> {
+        let pending = self.try_send(version, request)?;
+        let frame = self.read_frame()?;
+        Ok(decode(pending, frame))
+    }
+
     /// Sends a request without reading anything.
     pub fn send<R: Request>(&mut self, version: i16, request: &R) -> Pending<R> {
+        self.try_send(version, request).expect("send")
+    }
+
+    fn try_send<R: Request>(&mut self, version: i16, request: &R) -> io::Result<Pending<R>> {
         self.last_id += 1;
         let mut body = BytesMut::new();
         request
             .encode(&mut body, version)
             .expect("encode the request");
-        self.send_body(R::KEY, version, self.last_id, &body);
-        Pending {
+        self.try_send_body(R::KEY, version, self.last_id, &body)?;
+        Ok(Pending {
             version,
             correlation_id: self.last_id,
             request: std::marker::PhantomData,
-        }
+        })
     }
 
     /// Reads the next answer, which has to be the one to `pending`.
     pub fn receive<R: Request>(&mut self, pending: Pending<R>) -> R::Response {
-        let mut frame = self.read_frame().expect("an answer");
-        let key = ApiKey::try_from(R::KEY).expect("a known API");
-        let header_version = key.response_header_version(pending.version);
-        let header = ResponseHeader::decode(&mut frame, header_version).expect("response header");
-        assert_eq!(
-            header.correlation_id, pending.correlation_id,
-            "answers in request order"
-        );
-        let response = R::Response::decode(&mut frame, pending.version).expect("response body");
-        assert_eq!(
-            frame.remaining(),
-            0,
-            "bytes behind the answer to {key:?} v{}",
-            pending.version
-        );
-        response
+        let frame = self.read_frame().expect("an answer");
+        decode(pending, frame)
     }
 
     /// Sends one request whose body is given as bytes, behind a correct header.
     pub fn send_body(&mut self, key: i16, version: i16, correlation_id: i32, body: &[u8]) {
+        self.try_send_body(key, version, correlation_id, body)
+            .expect("send");
+    }
+
+    fn try_send_body(
+        &mut self,
+        key: i16,
+        version: i16,
+        correlation_id: i32,
+        body: &[u8],
+    ) -> io::Result<()> {
         let api = ApiKey::try_from(key).expect("a known API");
         let header = RequestHeader::default()
             .with_request_api_key(key)
@@ -99,7 +107,7 @@ impl Wire {
             .encode(&mut frame, header_version)
             .expect("encode the header");
         frame.extend_from_slice(body);
-        self.send_frame(&frame).expect("send");
+        self.send_frame(&frame)
     }
 
     /// Sends a length and these bytes.
@@ -134,4 +142,22 @@ impl Wire {
             ),
         }
     }
+}
+
+fn decode<R: Request>(pending: Pending<R>, mut frame: Bytes) -> R::Response {
+    let key = ApiKey::try_from(R::KEY).expect("a known API");
+    let header_version = key.response_header_version(pending.version);
+    let header = ResponseHeader::decode(&mut frame, header_version).expect("response header");
+    assert_eq!(
+        header.correlation_id, pending.correlation_id,
+        "answers in request order"
+    );
+    let response = R::Response::decode(&mut frame, pending.version).expect("response body");
+    assert_eq!(
+        frame.remaining(),
+        0,
+        "bytes behind the answer to {key:?} v{}",
+        pending.version
+    );
+    response
 }

@@ -1,1 +1,10 @@
 //! What clients may rely on, one module per topic.
+
+mod connection;
+mod crash;
+mod fetch;
+mod groups;
+mod offsets;
+mod produce;
+mod restart;
+mod topics;
