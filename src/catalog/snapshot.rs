@@ -109,12 +109,26 @@ impl Image {
             image.put(topic);
         }
         image.resolve_all();
-        if !marked || image.topics_by_no().any(|t| t.no.0 >= image.next_topic) {
+        if !marked || image.topics_by_no().any(|topic| !image.marks_cover(topic)) {
             return Err(DecodeError::Damaged(
                 "the marks are missing or below a topic",
             ));
         }
         Ok(image)
+    }
+}
+
+impl Image {
+    /// Whether the marks say that the topic's number and shards are given out.
+    fn marks_cover(&self, topic: &Topic) -> bool {
+        let parts = topic.layout.parts();
+        topic.no.0 > 0
+            && topic.no.0 < self.next_topic
+            && parts
+                .open
+                .iter()
+                .chain(&parts.sealed)
+                .all(|s| s.id.0 < self.next_shard)
     }
 }
 

@@ -1,1 +1,0 @@
-//! Replay, encodings and rules of the catalog as a whole.
