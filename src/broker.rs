@@ -6,6 +6,7 @@ use crate::budget::Budget;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::coordinator::Groups;
 use crate::metrics::Metrics;
 use crate::partition::Registry;
 use crate::store::journal::Journal;
@@ -33,6 +34,8 @@ pub struct Broker {
     pub catalog: Arc<Catalog>,
     /// Every partition.
     pub partitions: Arc<Registry>,
+    /// The group coordinator.
+    pub groups: Arc<Groups>,
     /// Shares for answers and decompression.
     pub budgets: HandlerBudgets,
     /// The cluster's id as clients see it.

@@ -186,9 +186,21 @@ macro_rules! handlers {
     };
 }
 
+mod text;
+
 handlers! {
     typed {
         list_offsets: ListOffsets(ListOffsetsRequest),
+        find_coordinator: FindCoordinator(FindCoordinatorRequest),
+        join_group: JoinGroup(JoinGroupRequest),
+        sync_group: SyncGroup(SyncGroupRequest),
+        heartbeat: Heartbeat(HeartbeatRequest),
+        leave_group: LeaveGroup(LeaveGroupRequest),
+        offset_commit: OffsetCommit(OffsetCommitRequest),
+        offset_fetch: OffsetFetch(OffsetFetchRequest),
+        describe_groups: DescribeGroups(DescribeGroupsRequest),
+        list_groups: ListGroups(ListGroupsRequest),
+        delete_groups: DeleteGroups(DeleteGroupsRequest),
     }
     framed {
         produce: Produce(ProduceRequest),

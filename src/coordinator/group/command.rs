@@ -48,6 +48,22 @@ pub struct Settings {
     pub new_member_join_timeout_ms: u64,
 }
 
+impl From<&crate::config::GroupConfig> for Settings {
+    fn from(c: &crate::config::GroupConfig) -> Self {
+        Self {
+            initial_rebalance_delay_ms: u64::try_from(c.initial_rebalance_delay_ms).unwrap_or(0),
+            min_session_timeout_ms: c.min_session_timeout_ms,
+            max_session_timeout_ms: c.max_session_timeout_ms,
+            max_size: usize::try_from(c.max_size).unwrap_or(1),
+            offset_metadata_max_bytes: usize::try_from(c.offset_metadata_max_bytes).unwrap_or(0),
+            offsets_retention_ms: c.offsets_retention_ms,
+            offsets_retention_check_ms: u64::try_from(c.offsets_retention_check_interval_ms)
+                .unwrap_or(1),
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {

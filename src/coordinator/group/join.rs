@@ -9,6 +9,10 @@ use super::draft::Draft;
 use super::record::{GroupMetadata, Record};
 use super::session::{Member, State, after};
 
+/// Ids of one group that were given out and not used yet: bounds what a client that never comes
+/// back can make us remember.
+const MAX_PENDING_JOINS: usize = 10_000;
+
 impl Draft<'_> {
     /// Answers a JoinGroup, or parks it until the joining ends.
     pub fn join(&mut self, token: Token, request: &JoinRequest, fresh_id: &Name, is_new: bool) {
@@ -29,6 +33,8 @@ impl Draft<'_> {
                 Some(old) => self.join_replacing(token, request, &old, fresh_id),
                 None => self.join_new(token, request, fresh_id.clone()),
             }
+        } else if request.require_member_id && self.s.pending_joins.len() >= MAX_PENDING_JOINS {
+            self.refuse(token, ResponseError::GroupMaxSizeReached, Name::default());
         } else if request.require_member_id {
             let lapses = after(self.now.tick, request.session_timeout_ms);
             self.s.pending_joins.insert(fresh_id.clone(), lapses);

@@ -12,14 +12,16 @@ use crate::coordinator::group::command::{
 use crate::coordinator::group::view::{Description, Listed, TopicCommits};
 use crate::types::{Position, TopicId};
 
+/// Longest client or instance id that becomes part of a member id.
+const LONGEST_NAME: usize = 1_024;
+
 /// Outcome of a question that is not put to a partition whose log is being read.
 pub type Asked<T> = Result<Held<T>, ResponseError>;
 
 impl Groups {
     /// JoinGroup: waits for the other members.
     pub async fn join(&self, request: JoinRequest) -> Held<JoinReply> {
-        let named = request.instance_id.as_ref().unwrap_or(&request.client_id);
-        let fresh_id: Name = format!("{named}-{}", uuid::Uuid::new_v4()).into();
+        let fresh_id = fresh_id(request.instance_id.as_ref().unwrap_or(&request.client_id));
         let (group, member) = (request.group.clone(), request.member_id.clone());
         let submitted = self.submit(&group, |token| Command::Join {
             token,
@@ -191,6 +193,17 @@ impl Groups {
             },
         }
     }
+}
+
+/// An id that no member had before. It tells people whose it is, and leaves a long name out
+/// rather than grow beyond what a string on the wire can hold.
+fn fresh_id(named: &str) -> Name {
+    let named = if named.len() > LONGEST_NAME {
+        "member"
+    } else {
+        named
+    };
+    format!("{named}-{}", uuid::Uuid::new_v4()).into()
 }
 
 fn answered(submitted: Submitted) -> Held<Option<Reply>> {
