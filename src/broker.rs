@@ -7,6 +7,7 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::coordinator::Groups;
+use crate::handlers::fetch::session::Sessions;
 use crate::metrics::Metrics;
 use crate::partition::Registry;
 use crate::store::journal::Journal;
@@ -36,6 +37,8 @@ pub struct Broker {
     pub partitions: Arc<Registry>,
     /// The group coordinator.
     pub groups: Arc<Groups>,
+    /// Fetch sessions of all connections.
+    pub fetch_sessions: Sessions,
     /// Shares for answers and decompression.
     pub budgets: HandlerBudgets,
     /// The cluster's id as clients see it.

@@ -10,6 +10,7 @@
 pub mod group;
 pub mod log;
 pub mod memory;
+pub mod partition_log;
 pub mod runtime;
 
 pub use group::command::Settings;

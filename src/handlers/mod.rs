@@ -203,6 +203,7 @@ handlers! {
         delete_groups: DeleteGroups(DeleteGroupsRequest),
     }
     framed {
+        fetch: Fetch(FetchRequest),
         produce: Produce(ProduceRequest),
     }
 }

@@ -95,7 +95,7 @@ impl Registry {
     }
 
     /// Blocks this thread until the journal is durable up to `position`, or has ended.
-    pub(super) fn wait_durable(&self, position: Position) {
+    pub fn wait_durable(&self, position: Position) {
         let Some(journal) = self.journal() else {
             return;
         };

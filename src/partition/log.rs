@@ -131,6 +131,23 @@ impl Partition {
         f(visible.bounds(), &files, &visible.tail)
     }
 
+    /// Bytes of the records that readers can reach; a file section counts whole.
+    pub fn size_bytes(&self) -> u64 {
+        self.search(|bounds, files, tail| {
+            let sections: u64 = files
+                .iter()
+                .filter_map(|file| file.meta.section(self.key))
+                .filter(|section| section.end > bounds.log_start)
+                .map(|section| section.bytes)
+                .sum();
+            sections
+                + tail
+                    .iter()
+                    .map(|batch| batch.payload.len() as u64)
+                    .sum::<u64>()
+        })
+    }
+
     /// Takes in a durable batch: it becomes visible, and waiting fetches hear of it.
     pub fn publish(&self, batch: TailBatch, leader_epoch: i32, keep_in_tail: bool) {
         let mut visible = self.visible.lock();

@@ -46,6 +46,13 @@ impl Registry {
         whole_first: bool,
     ) -> Result<Read, ReadFailure> {
         let cut = partition.cut(offset, max_bytes, whole_first);
+        if max_bytes == 0 && !whole_first && matches!(cut.source, Source::Files(_)) {
+            return Ok(Read {
+                bounds: cut.bounds,
+                slices: Vec::new(),
+                bytes: 0,
+            });
+        }
         let mut read = Read {
             bounds: cut.bounds,
             slices: Vec::new(),
@@ -85,6 +92,35 @@ impl Registry {
         }
     }
 
+    /// Reads about `max_bytes` on this thread, waiting for the disk: whole batches from the one
+    /// that holds `offset` on, none at the end.
+    pub fn read_blocking(
+        &self,
+        partition: &Partition,
+        offset: Offset,
+        max_bytes: usize,
+    ) -> Result<Vec<Bytes>, ReadFailure> {
+        let cut = partition.cut(offset, max_bytes, true);
+        let files = match cut.source {
+            Source::Deleted => return Err(ReadFailure::Deleted),
+            Source::OutOfRange => return Err(ReadFailure::OutOfRange(cut.bounds)),
+            Source::End => return Ok(Vec::new()),
+            Source::Tail(slices) => return Ok(slices),
+            Source::Files(files) => files,
+        };
+        let key = partition.key;
+        let (file, section) = find(&files, key, offset).ok_or_else(|| not_found(key, offset))?;
+        let want = Want {
+            key,
+            offset,
+            section,
+            max_bytes,
+            whole_first: true,
+        };
+        let piece = storage(read_section(self, file, &want, false), key)?;
+        Ok(piece.into_iter().map(|piece| piece.bytes).collect())
+    }
+
     async fn read_files(
         self: &Arc<Self>,
         files: &FileList,
@@ -93,14 +129,7 @@ impl Registry {
         max_bytes: usize,
         whole_first: bool,
     ) -> Result<Option<Piece>, ReadFailure> {
-        let Some((file, section)) = find(files, key, offset) else {
-            tracing::error!(
-                partition = %key, offset,
-                "no segment file and no tail holds this offset although it is within the log; \
-                 it cannot be served, everything else can: run `shardgate verify`"
-            );
-            return Err(ReadFailure::Storage("the offset is in no file".into()));
-        };
+        let (file, section) = find(files, key, offset).ok_or_else(|| not_found(key, offset))?;
         let file = Arc::clone(file);
         let want = Want {
             key,
@@ -141,6 +170,15 @@ struct Want {
     section: SectionMeta,
     max_bytes: usize,
     whole_first: bool,
+}
+
+fn not_found(key: PartitionKey, offset: Offset) -> ReadFailure {
+    tracing::error!(
+        partition = %key, offset,
+        "no segment file and no tail holds this offset although it is within the log; it cannot \
+         be served, everything else can: run `shardgate verify`"
+    );
+    ReadFailure::Storage("the offset is in no file".into())
 }
 
 /// The section that holds `offset`, or the first one behind it.

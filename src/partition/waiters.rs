@@ -32,6 +32,12 @@ impl Waiter {
         }
     }
 
+    /// Starts over: wants `missing_bytes` more from now on.
+    pub fn expect(&self, missing_bytes: i64) {
+        self.missing_bytes
+            .store(missing_bytes.max(1), Ordering::Release);
+    }
+
     /// Wakes the fetch whatever it still misses.
     pub fn wake(&self) {
         self.ready.notify_one();

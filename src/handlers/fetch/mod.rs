@@ -1,0 +1,323 @@
+//! Fetch (key 1), versions 4 to 18.
+//!
+//! - v5: log start · v7: sessions (KIP-227) · v9: current leader epoch · v11: rack · v12: flexible,
+//!   last fetched epoch · v13: topic ids (KIP-516) · v15: replica state · v16: node endpoints
+//! - The first batch of an answer comes whole even when it is larger than the limits (KIP-74).
+//! - There are no follower replicas: a fetch with a replica id is refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafka_protocol::messages::FetchRequest;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::handlers::list_offsets::check_epoch;
+use crate::handlers::{Answer, CloseReason, Connection};
+use crate::partition::read::ReadFailure;
+use crate::partition::waiters::Waiter;
+use crate::partition::{Bounds, Partition};
+use crate::protocol::error::ErrorCode;
+use crate::protocol::fetch_response::{self, FetchPartition, FetchResponseData, FetchTopic};
+use crate::protocol::header::Header;
+use crate::types::Position;
+
+pub mod session;
+
+use session::{CachedSession, Context, FetchKey, FetchSpec, SessionRequest, Told};
+
+/// First version that names topics by id.
+const FIRST_TOPIC_ID: i16 = 13;
+/// Read only what transactions have committed.
+const READ_COMMITTED: i8 = 1;
+
+/// What a request asks for apart from its partitions.
+#[derive(Clone, Copy)]
+struct Limits {
+    max_wait: Duration,
+    min_bytes: usize,
+    max_bytes: usize,
+    read_committed: bool,
+}
+
+/// One partition of the answer.
+struct Part {
+    key: FetchKey,
+    response: FetchPartition,
+    bytes: usize,
+    failed: bool,
+}
+
+/// Handles one Fetch request.
+pub async fn handle(
+    cx: &Connection,
+    header: &Header,
+    request: FetchRequest,
+) -> Result<Answer, CloseReason> {
+    let limits = limits(cx, &request);
+    let from_replica = request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0;
+    let context = match cx.broker.fetch_sessions.enter(session_request(cx, header, request)).await
+    {
+        Ok(context) => context,
+        Err(code) => return whole_error(header, code),
+    };
+    let wanted = match &context {
+        Context::Full(partitions) => partitions.clone(),
+        Context::New(cached) | Context::Incremental(cached) => {
+            cached.session.lock().await.partitions()
+        }
+    };
+    let parts = if from_replica {
+        wanted.into_iter().map(|(key, _)| failed(key, ErrorCode::NotLeaderOrFollower)).collect()
+    } else {
+        read_or_wait(cx, &wanted, limits).await
+    };
+    let bytes: usize = parts.iter().map(|part| part.bytes).sum();
+    cx.broker.metrics.fetched_bytes.inc_by(bytes as u64);
+    let hold = cx.broker.budgets.responses.acquire(bytes as u64).await;
+    let (session_id, parts) = tell(&context, parts).await;
+    let data = FetchResponseData { session_id, topics: by_topic(parts), ..Default::default() };
+    let frame = fetch_response::encode(header.correlation_id, header.version, &data)?;
+    Ok(Answer { hold: Some(Box::new(hold)), ..Answer::new(frame, Position(0)) })
+}
+
+fn limits(cx: &Connection, request: &FetchRequest) -> Limits {
+    let wait = request.max_wait_ms.clamp(0, cx.broker.config.fetch_max_wait_ms.max(0));
+    let max_bytes = request.max_bytes.clamp(0, cx.broker.config.fetch_max_bytes.max(0));
+    Limits {
+        max_wait: Duration::from_millis(u64::from(wait.unsigned_abs())),
+        min_bytes: usize::try_from(request.min_bytes).unwrap_or(0),
+        max_bytes: usize::try_from(max_bytes).unwrap_or(0),
+        read_committed: request.isolation_level == READ_COMMITTED,
+    }
+}
+
+fn session_request(cx: &Connection, header: &Header, request: FetchRequest) -> SessionRequest {
+    let uses_topic_ids = header.version >= FIRST_TOPIC_ID;
+    let key = |name: &str, topic_id: Uuid, partition| {
+        let topic = if uses_topic_ids { String::new() } else { name.to_string() };
+        let topic_id = if uses_topic_ids { topic_id } else { Uuid::nil() };
+        FetchKey { topic, topic_id, partition }
+    };
+    let mut partitions = Vec::new();
+    for topic in &request.topics {
+        for p in &topic.partitions {
+            let spec = FetchSpec {
+                offset: p.fetch_offset,
+                max_bytes: p.partition_max_bytes,
+                current_leader_epoch: p.current_leader_epoch,
+                last_fetched_epoch: p.last_fetched_epoch,
+            };
+            partitions.push((key(&topic.topic, topic.topic_id, p.partition), spec));
+        }
+    }
+    let mut forgotten = Vec::new();
+    for topic in &request.forgotten_topics_data {
+        forgotten.extend(topic.partitions.iter().map(|p| key(&topic.topic, topic.topic_id, *p)));
+    }
+    SessionRequest {
+        id: request.session_id,
+        epoch: if header.version < 7 { session::FINAL_EPOCH } else { request.session_epoch },
+        partitions,
+        forgotten,
+        uses_topic_ids,
+        fresh_id: (Uuid::new_v4().as_u128() & i32::MAX as u128) as i32,
+        now: cx.broker.clock.monotonic(),
+    }
+}
+
+fn whole_error(header: &Header, code: ErrorCode) -> Result<Answer, CloseReason> {
+    let data = FetchResponseData { error_code: code.code(), ..Default::default() };
+    let frame = fetch_response::encode(header.correlation_id, header.version, &data)?;
+    Ok(Answer::new(frame, Position(0)))
+}
+
+/// Reads, and if that is less than was asked for waits for more or for the time to be over.
+async fn read_or_wait(
+    cx: &Connection,
+    wanted: &[(FetchKey, FetchSpec)],
+    limits: Limits,
+) -> Vec<Part> {
+    let deadline = Instant::now() + limits.max_wait;
+    let parts = read_all(cx, wanted, limits).await;
+    let enough = |parts: &[Part]| {
+        parts.iter().any(|part| part.failed)
+            || parts.iter().map(|part| part.bytes).sum::<usize>() >= limits.min_bytes
+    };
+    if limits.max_wait.is_zero() || wanted.is_empty() || enough(&parts) {
+        return parts;
+    }
+    let have: usize = parts.iter().map(|part| part.bytes).sum();
+    let missing = i64::try_from(limits.min_bytes - have).unwrap_or(i64::MAX);
+    // Records are let go of while waiting, so that a parked fetch pins no buffer.
+    drop(parts);
+    let waiting = Waiting::register(cx, wanted, missing);
+    loop {
+        // Read again after registering: what came in between was not counted.
+        let parts = read_all(cx, wanted, limits).await;
+        if enough(&parts) || Instant::now() >= deadline {
+            return parts;
+        }
+        drop(parts);
+        if tokio::time::timeout_at(deadline, waiting.waiter.woken()).await.is_err() {
+            return read_all(cx, wanted, limits).await;
+        }
+        waiting.waiter.expect(1);
+    }
+}
+
+/// A registered waiter; leaves all partitions when dropped, also when the client goes away.
+struct Waiting {
+    waiter: Arc<Waiter>,
+    partitions: Vec<Arc<Partition>>,
+    gauge: prometheus_client::metrics::gauge::Gauge,
+}
+
+impl Waiting {
+    fn register(cx: &Connection, wanted: &[(FetchKey, FetchSpec)], missing: i64) -> Self {
+        let waiter = Arc::new(Waiter::new(missing));
+        let partitions: Vec<_> =
+            wanted.iter().filter_map(|(key, _)| resolve(cx, key).ok()).collect();
+        partitions.iter().for_each(|partition| partition.wait(&waiter));
+        let gauge = cx.broker.metrics.fetches_waiting.clone();
+        gauge.inc();
+        Self { waiter, partitions, gauge }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.partitions.iter().for_each(|partition| partition.leave(&self.waiter));
+        self.gauge.dec();
+    }
+}
+
+async fn read_all(
+    cx: &Connection,
+    wanted: &[(FetchKey, FetchSpec)],
+    limits: Limits,
+) -> Vec<Part> {
+    let mut parts = Vec::with_capacity(wanted.len());
+    let mut left = limits.max_bytes;
+    let mut first = true;
+    for (key, spec) in wanted {
+        let part = read_one(cx, key, spec, left, first, limits.read_committed).await;
+        first &= part.bytes == 0;
+        left = left.saturating_sub(part.bytes);
+        parts.push(part);
+    }
+    parts
+}
+
+async fn read_one(
+    cx: &Connection,
+    key: &FetchKey,
+    spec: &FetchSpec,
+    left: usize,
+    first: bool,
+    read_committed: bool,
+) -> Part {
+    let partition = match resolve(cx, key) {
+        Ok(partition) => partition,
+        Err(code) => return failed(key.clone(), code),
+    };
+    let epoch = partition.bounds().leader_epoch;
+    if let Err(code) = check_epoch(spec.current_leader_epoch, epoch) {
+        return failed(key.clone(), code);
+    }
+    let max_bytes = usize::try_from(spec.max_bytes).unwrap_or(0).min(left);
+    match cx.broker.partitions.read(&partition, spec.offset, max_bytes, first).await {
+        Ok(read) => {
+            let mut response = borders(key, &read.bounds);
+            response.records = read.slices;
+            response.aborted_transactions = read_committed.then(Vec::new);
+            Part { key: key.clone(), response, bytes: read.bytes, failed: false }
+        }
+        Err(ReadFailure::OutOfRange(_)) => failed(key.clone(), ErrorCode::OffsetOutOfRange),
+        Err(ReadFailure::Deleted) if key.topic.is_empty() => {
+            failed(key.clone(), ErrorCode::UnknownTopicId)
+        }
+        Err(ReadFailure::Deleted) => failed(key.clone(), ErrorCode::UnknownTopicOrPartition),
+        Err(ReadFailure::Storage(_)) => failed(key.clone(), ErrorCode::KafkaStorageError),
+    }
+}
+
+fn resolve(cx: &Connection, key: &FetchKey) -> Result<Arc<Partition>, ErrorCode> {
+    let image = cx.broker.catalog.peek();
+    let topic = if key.topic.is_empty() {
+        image.topic_by_id(key.topic_id).ok_or(ErrorCode::UnknownTopicId)?
+    } else {
+        image.topic(&key.topic).ok_or(ErrorCode::UnknownTopicOrPartition)?
+    };
+    topic
+        .partition(key.partition)
+        .and_then(|key| cx.broker.partitions.get(key))
+        .ok_or(ErrorCode::UnknownTopicOrPartition)
+}
+
+fn borders(key: &FetchKey, bounds: &Bounds) -> FetchPartition {
+    FetchPartition {
+        partition_index: key.partition,
+        high_watermark: bounds.high_watermark,
+        last_stable_offset: bounds.last_stable,
+        log_start_offset: bounds.log_start,
+        ..FetchPartition::default()
+    }
+}
+
+fn failed(key: FetchKey, code: ErrorCode) -> Part {
+    let response = FetchPartition {
+        partition_index: key.partition,
+        error_code: code.code(),
+        ..FetchPartition::default()
+    };
+    Part { key, response, bytes: 0, failed: true }
+}
+
+/// Brings the session up to date; an incremental answer keeps only what is news to the client.
+async fn tell(context: &Context, parts: Vec<Part>) -> (i32, Vec<Part>) {
+    let (cached, incremental): (&CachedSession, bool) = match context {
+        Context::Full(_) => return (0, parts),
+        Context::New(cached) => (cached, false),
+        Context::Incremental(cached) => (cached, true),
+    };
+    let mut session = cached.session.lock().await;
+    let mut told = Vec::with_capacity(parts.len());
+    let mut served = Vec::new();
+    for part in parts {
+        let borders = Told {
+            high_watermark: part.response.high_watermark,
+            last_stable: part.response.last_stable_offset,
+            log_start: part.response.log_start_offset,
+        };
+        let news = session.is_news(&part.key, borders, part.bytes > 0, part.failed);
+        if part.bytes > 0 {
+            served.push(part.key.clone());
+        }
+        if news || !incremental {
+            told.push(part);
+        }
+    }
+    session.rotate(&served);
+    (cached.id, told)
+}
+
+/// Groups neighbours and strangers of one topic, keeping the order of first appearance.
+fn by_topic(parts: Vec<Part>) -> Vec<FetchTopic> {
+    let mut topics: Vec<FetchTopic> = Vec::new();
+    let mut places: BTreeMap<(String, Uuid), usize> = BTreeMap::new();
+    for part in parts {
+        let name = (part.key.topic, part.key.topic_id);
+        let place = *places.entry(name).or_insert_with_key(|(topic, topic_id)| {
+            topics.push(FetchTopic {
+                topic: topic.clone(),
+                topic_id: *topic_id,
+                partitions: Vec::new(),
+            });
+            topics.len() - 1
+        });
+        topics[place].partitions.push(part.response);
+    }
+    topics
+}

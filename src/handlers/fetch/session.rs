@@ -1,0 +1,340 @@
+//! Fetch sessions (KIP-227): what a client told once, so that it sends and gets only changes.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::protocol::error::ErrorCode;
+
+/// Epoch of a request that wants no session, or ends one.
+pub const FINAL_EPOCH: i32 = -1;
+/// Epoch of a request that wants a new session.
+pub const INITIAL_EPOCH: i32 = 0;
+/// A session idle for this long may make room for another.
+const EVICTION_AGE: Duration = Duration::from_secs(120);
+
+/// A partition as a Fetch names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FetchKey {
+    /// The topic's name; empty in versions that use ids.
+    pub topic: String,
+    /// The topic's id; zero in versions that use names.
+    pub topic_id: Uuid,
+    /// The partition.
+    pub partition: i32,
+}
+
+/// What is asked of one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchSpec {
+    /// First offset wanted.
+    pub offset: i64,
+    /// Most bytes wanted.
+    pub max_bytes: i32,
+    /// The leader epoch that the client knows, or -1.
+    pub current_leader_epoch: i32,
+    /// Epoch of the last record that the client has, or -1.
+    pub last_fetched_epoch: i32,
+}
+
+/// What the client was told last about one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// High watermark.
+    pub high_watermark: i64,
+    /// Last stable offset.
+    pub last_stable: i64,
+    /// Log start.
+    pub log_start: i64,
+}
+
+/// Nothing was told yet, so the first answer always counts as news.
+const UNTOLD: Told = Told { high_watermark: -2, last_stable: -2, log_start: -2 };
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    spec: FetchSpec,
+    told: Told,
+}
+
+/// One client's session.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// The epoch that the next request must carry.
+    next_epoch: i32,
+    uses_topic_ids: bool,
+    slots: BTreeMap<FetchKey, Slot>,
+    /// Fetch order: a partition that gave data goes to the end, so that all get their turn.
+    order: VecDeque<FetchKey>,
+}
+
+impl Session {
+    fn set(&mut self, key: FetchKey, spec: FetchSpec) {
+        match self.slots.get_mut(&key) {
+            Some(slot) => slot.spec = spec,
+            None => {
+                self.slots.insert(key.clone(), Slot { spec, told: UNTOLD });
+                self.order.push_back(key);
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &FetchKey) {
+        if self.slots.remove(key).is_some() {
+            self.order.retain(|k| k != key);
+        }
+    }
+
+    /// Partitions in fetch order.
+    pub fn partitions(&self) -> Vec<(FetchKey, FetchSpec)> {
+        self.order
+            .iter()
+            .filter_map(|key| self.slots.get(key).map(|slot| (key.clone(), slot.spec)))
+            .collect()
+    }
+
+    /// Whether an incremental answer must name a partition; remembers what it says.
+    pub fn is_news(&mut self, key: &FetchKey, told: Told, has_records: bool, failed: bool) -> bool {
+        let Some(slot) = self.slots.get_mut(key) else { return true };
+        let changed = slot.told != told;
+        // An error is repeated until it is over, also when the numbers are the same.
+        slot.told = if failed { UNTOLD } else { told };
+        changed || has_records || failed
+    }
+
+    /// Puts partitions that gave data behind the others.
+    pub fn rotate(&mut self, served: &[FetchKey]) {
+        if served.is_empty() {
+            return;
+        }
+        let served: std::collections::BTreeSet<_> = served.iter().collect();
+        let (mut rest, back): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.order).into_iter().partition(|key| !served.contains(key));
+        rest.extend(back);
+        self.order = rest;
+    }
+}
+
+/// A session in the cache.
+pub struct CachedSession {
+    /// Its id, above 0.
+    pub id: i32,
+    /// Held for the length of one request.
+    pub session: tokio::sync::Mutex<Session>,
+}
+
+struct Entry {
+    session: Arc<CachedSession>,
+    last_used: Duration,
+}
+
+/// All sessions, a bounded number.
+pub struct Sessions {
+    slots: usize,
+    by_id: Mutex<HashMap<i32, Entry>>,
+}
+
+/// How a request is to be answered.
+pub enum Context {
+    /// Without a session: everything that was asked for.
+    Full(Vec<(FetchKey, FetchSpec)>),
+    /// The first request of a session: everything, and the session's id.
+    New(Arc<CachedSession>),
+    /// Only what changed.
+    Incremental(Arc<CachedSession>),
+}
+
+/// The part of a request that is about sessions.
+pub struct SessionRequest {
+    /// The session's id, 0 for none.
+    pub id: i32,
+    /// Its epoch.
+    pub epoch: i32,
+    /// Partitions named: all of them, or the changed ones.
+    pub partitions: Vec<(FetchKey, FetchSpec)>,
+    /// Partitions to take out.
+    pub forgotten: Vec<FetchKey>,
+    /// The request's version uses topic ids.
+    pub uses_topic_ids: bool,
+    /// A new id drawn by the caller, tried if a session is made.
+    pub fresh_id: i32,
+    /// Monotonic time.
+    pub now: Duration,
+}
+
+impl Sessions {
+    /// A cache of at most `slots` sessions.
+    pub fn new(slots: usize) -> Self {
+        Self { slots, by_id: Mutex::default() }
+    }
+
+    /// Sessions there are.
+    pub fn len(&self) -> usize {
+        self.by_id.lock().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.lock().is_empty()
+    }
+
+    /// Finds or makes the session of a request and brings it up to date.
+    pub async fn enter(&self, request: SessionRequest) -> Result<Context, ErrorCode> {
+        match request.epoch {
+            FINAL_EPOCH | INITIAL_EPOCH => {
+                if request.id != 0 {
+                    self.by_id.lock().remove(&request.id);
+                }
+                if request.epoch == FINAL_EPOCH {
+                    return Ok(Context::Full(request.partitions));
+                }
+                match self.create(&request) {
+                    Some(session) => Ok(Context::New(session)),
+                    None => Ok(Context::Full(request.partitions)),
+                }
+            }
+            _ => self.resume(request).await,
+        }
+    }
+
+    fn create(&self, request: &SessionRequest) -> Option<Arc<CachedSession>> {
+        if self.slots == 0 || request.partitions.is_empty() {
+            return None;
+        }
+        let mut by_id = self.by_id.lock();
+        if by_id.len() >= self.slots {
+            let oldest = by_id.iter().min_by_key(|(_, e)| e.last_used);
+            let (id, idle) = oldest.map(|(id, e)| (*id, request.now.saturating_sub(e.last_used)))?;
+            if idle < EVICTION_AGE {
+                return None;
+            }
+            by_id.remove(&id);
+        }
+        let mut id = request.fresh_id.max(1);
+        while by_id.contains_key(&id) {
+            id = id.checked_add(1).unwrap_or(1);
+        }
+        let mut session = Session {
+            next_epoch: 1,
+            uses_topic_ids: request.uses_topic_ids,
+            ..Session::default()
+        };
+        for (key, spec) in &request.partitions {
+            session.set(key.clone(), *spec);
+        }
+        let session = Arc::new(CachedSession { id, session: tokio::sync::Mutex::new(session) });
+        by_id.insert(id, Entry { session: Arc::clone(&session), last_used: request.now });
+        Some(session)
+    }
+
+    async fn resume(&self, request: SessionRequest) -> Result<Context, ErrorCode> {
+        let cached = {
+            let mut by_id = self.by_id.lock();
+            let entry = by_id.get_mut(&request.id).ok_or(ErrorCode::FetchSessionIdNotFound)?;
+            entry.last_used = request.now;
+            Arc::clone(&entry.session)
+        };
+        {
+            let mut session = cached.session.lock().await;
+            if request.epoch != session.next_epoch {
+                return Err(ErrorCode::InvalidFetchSessionEpoch);
+            }
+            if request.uses_topic_ids != session.uses_topic_ids {
+                return Err(ErrorCode::FetchSessionTopicIdError);
+            }
+            session.next_epoch = session.next_epoch.checked_add(1).unwrap_or(1);
+            for (key, spec) in request.partitions {
+                session.set(key, spec);
+            }
+            for key in &request.forgotten {
+                session.forget(key);
+            }
+        }
+        Ok(Context::Incremental(cached))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(partition: i32) -> FetchKey {
+        FetchKey { topic: "t".into(), topic_id: Uuid::nil(), partition }
+    }
+
+    fn spec(offset: i64) -> FetchSpec {
+        FetchSpec { offset, max_bytes: 1, current_leader_epoch: -1, last_fetched_epoch: -1 }
+    }
+
+    fn request(id: i32, epoch: i32, partitions: &[(i32, i64)]) -> SessionRequest {
+        SessionRequest {
+            id,
+            epoch,
+            partitions: partitions.iter().map(|(p, o)| (key(*p), spec(*o))).collect(),
+            forgotten: Vec::new(),
+            uses_topic_ids: false,
+            fresh_id: 7,
+            now: Duration::ZERO,
+        }
+    }
+
+    async fn new_session(sessions: &Sessions) -> Arc<CachedSession> {
+        match sessions.enter(request(0, 0, &[(0, 0), (1, 0)])).await {
+            Ok(Context::New(session)) => session,
+            _ => panic!("no session was made"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_takes_changes_and_refuses_wrong_epochs() {
+        let sessions = Sessions::new(2);
+        let session = new_session(&sessions).await;
+        let mut change = request(session.id, 1, &[(1, 5), (2, 0)]);
+        change.forgotten.push(key(0));
+        assert!(matches!(sessions.enter(change).await, Ok(Context::Incremental(_))));
+        let now = session.session.lock().await.partitions();
+        assert_eq!(now, vec![(key(1), spec(5)), (key(2), spec(0))]);
+
+        let again = sessions.enter(request(session.id, 1, &[])).await;
+        assert!(matches!(again, Err(ErrorCode::InvalidFetchSessionEpoch)));
+        let unknown = sessions.enter(request(99, 1, &[])).await;
+        assert!(matches!(unknown, Err(ErrorCode::FetchSessionIdNotFound)));
+        let mut ids = request(session.id, 2, &[]);
+        ids.uses_topic_ids = true;
+        let mixed = sessions.enter(ids).await;
+        assert!(matches!(mixed, Err(ErrorCode::FetchSessionTopicIdError)));
+    }
+
+    #[tokio::test]
+    async fn only_news_is_told_and_served_partitions_go_last() {
+        let sessions = Sessions::new(2);
+        let session = new_session(&sessions).await;
+        let mut session = session.session.lock().await;
+        let told = Told { high_watermark: 3, last_stable: 3, log_start: 0 };
+        assert!(session.is_news(&key(0), told, false, false), "the first answer names all");
+        assert!(!session.is_news(&key(0), told, false, false));
+        assert!(session.is_news(&key(0), told, true, false), "records are news");
+        assert!(session.is_news(&key(0), told, false, true), "errors are news");
+        assert!(session.is_news(&key(0), told, false, false), "so is the end of an error");
+        session.rotate(&[key(0)]);
+        let order: Vec<_> = session.partitions().into_iter().map(|(k, _)| k.partition).collect();
+        assert_eq!(order, vec![1, 0]);
+    }
+
+    #[tokio::test]
+    async fn a_full_cache_evicts_only_idle_sessions() {
+        let sessions = Sessions::new(1);
+        let first = new_session(&sessions).await;
+        let full = sessions.enter(request(0, 0, &[(0, 0)])).await;
+        assert!(matches!(full, Ok(Context::Full(_))), "the cache is full");
+        let mut later = request(0, 0, &[(0, 0)]);
+        later.now = EVICTION_AGE;
+        assert!(matches!(sessions.enter(later).await, Ok(Context::New(_))));
+        let gone = sessions.enter(request(first.id, 1, &[])).await;
+        // Ids are drawn at random outside tests; here the new session got the same one.
+        assert!(gone.is_ok() || matches!(gone, Err(ErrorCode::FetchSessionIdNotFound)));
+    }
+}
