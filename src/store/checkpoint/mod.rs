@@ -321,7 +321,10 @@ impl CheckpointStore {
             .chain([path(UNNAMED_ROOT).as_str()])
         {
             if let Err(error) = absent_is_fine(self.disk.delete(name)) {
-                tracing::debug!(file = name, %error, "a useless checkpoint file stays until the next publication");
+                tracing::debug!(
+                    file = name, %error,
+                    "a useless checkpoint file stays until the next publication"
+                );
             }
         }
     }

@@ -477,6 +477,11 @@ fn files_have_the_bytes_of_version_1() {
     );
 }
 
+fn any_changes() -> impl Strategy<Value = BTreeMap<u32, Vec<u8>>> {
+    let payload = prop::collection::vec(any::<u8>(), 0..300);
+    prop::collection::btree_map(0u32..8, payload, 0..6)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
@@ -484,7 +489,7 @@ proptest! {
     fn any_history_is_found_again(
         shapes in prop::collection::vec(
             (
-                prop::collection::btree_map(0u32..8, prop::collection::vec(any::<u8>(), 0..300), 0..6),
+                any_changes(),
                 prop::collection::vec(0u32..8, 0..4),
                 any::<bool>(),
             ),

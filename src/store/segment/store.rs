@@ -118,7 +118,8 @@ pub struct Verified {
 /// Offsets that a damaged file may have lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "offsets {start} to {} of partition {key} are damaged in segment file {}: {what}", end - 1, file.0
+    "offsets {start} to {} of partition {key} are damaged in segment file {}: \
+     {what}", end - 1, file.0
 )]
 pub struct Damage {
     /// The file.

@@ -229,7 +229,8 @@ impl Drop for SegmentWriter<'_> {
             tracing::warn!(
                 file = name,
                 %error,
-                "an unfinished segment file could not be removed: it wastes space until the next start"
+                "an unfinished segment file could not be removed: it takes space until \
+                 the next start"
             );
         }
     }

@@ -131,7 +131,7 @@ proptest! {
         let file = memory.contents(&file_name(FileId(1))).unwrap();
         let start = footer_start(&memory, FileId(1));
         let mut footer = file[start..file.len() - TRAILER_BYTES].to_vec();
-        let mut trailer: [u8; TRAILER_BYTES] = file[file.len() - TRAILER_BYTES..].try_into().unwrap();
+        let mut trailer: [u8; TRAILER_BYTES] = *file.last_chunk().unwrap();
         for (place, value) in changes {
             let at = place.index(footer.len() + 28);
             match at.checked_sub(footer.len()) {
