@@ -1,1 +1,204 @@
-//! See the crate's code map.
+//! HTTP on loopback: is it alive, is it ready, and the metrics.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/livez` | 200 as long as the process runs |
+//! | `/readyz` | 200 once clients are served; 503 with the progress while the journal is replayed, and during the drain |
+//! | `/metrics` | Prometheus's text format |
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+use tokio::net::TcpListener;
+
+use crate::metrics::{Metrics, SampleKind};
+
+/// How far the gateway is, for whoever asks from outside.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    stage: AtomicU8,
+    done_bytes: AtomicU64,
+    total_bytes: AtomicU64,
+}
+
+/// What the gateway is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// Opening the data directory.
+    Starting,
+    /// Reading the journal.
+    Replaying,
+    /// Serving clients.
+    Ready,
+    /// Going down.
+    Draining,
+}
+
+impl Readiness {
+    /// Shows how much of the journal is replayed.
+    pub fn progress(&self, done: u64, total: u64) {
+        self.done_bytes.store(done, Ordering::Relaxed);
+        self.total_bytes.store(total, Ordering::Relaxed);
+        self.enter(Stage::Replaying);
+    }
+
+    /// Says what the gateway does from now on.
+    pub fn enter(&self, stage: Stage) {
+        self.stage.store(stage as u8, Ordering::Release);
+    }
+
+    /// What the gateway is doing.
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Acquire) {
+            0 => Stage::Starting,
+            1 => Stage::Replaying,
+            2 => Stage::Ready,
+            _ => Stage::Draining,
+        }
+    }
+
+    /// Adds the same to `/metrics`.
+    pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
+        let (ready, done, total) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
+        let gauge = SampleKind::Gauge;
+        let is_ready = move || f64::from(u8::from(ready.stage() == Stage::Ready));
+        metrics.sample("ready", "1 while clients are served", gauge, None, is_ready);
+        metrics.sample(
+            "replay_done_bytes",
+            "Bytes of journal replayed at the start",
+            gauge,
+            None,
+            { move || done.done_bytes.load(Ordering::Relaxed) as f64 },
+        );
+        metrics.sample(
+            "replay_total_bytes",
+            "Bytes of journal to replay at the start",
+            gauge,
+            None,
+            { move || total.total_bytes.load(Ordering::Relaxed) as f64 },
+        );
+    }
+}
+
+#[derive(Serialize)]
+struct Status {
+    status: Stage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replayed_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_bytes: Option<u64>,
+}
+
+#[derive(Clone)]
+struct Admin {
+    metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
+}
+
+/// Starts to answer on a loopback port and returns the port it got. Must run inside the runtime.
+pub async fn serve(port: u16, metrics: Arc<Metrics>, readiness: Arc<Readiness>) -> io::Result<u16> {
+    let socket = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+    let port = socket.local_addr()?.port();
+    let routes = Router::new()
+        .route("/livez", get(live))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(show_metrics))
+        .fallback(other)
+        .with_state(Admin { metrics, readiness });
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(socket, routes).await {
+            tracing::error!(%error, "the admin port stopped; health and metrics are not served");
+        }
+    });
+    Ok(port)
+}
+
+async fn live() -> Response {
+    Json(serde_json::json!({ "status": "alive" })).into_response()
+}
+
+async fn ready(State(admin): State<Admin>) -> Response {
+    let stage = admin.readiness.stage();
+    let code = match stage {
+        Stage::Ready => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let bytes =
+        |count: &AtomicU64| (stage == Stage::Replaying).then(|| count.load(Ordering::Relaxed));
+    let status = Status {
+        status: stage,
+        replayed_bytes: bytes(&admin.readiness.done_bytes),
+        total_bytes: bytes(&admin.readiness.total_bytes),
+    };
+    (code, Json(status)).into_response()
+}
+
+async fn show_metrics(State(admin): State<Admin>) -> Response {
+    const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match admin.metrics.render() {
+        Ok(text) => ([(header::CONTENT_TYPE, TEXT)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn other() -> Response {
+    let paths = serde_json::json!({ "paths": ["/livez", "/readyz", "/metrics"] });
+    (StatusCode::NOT_FOUND, Json(paths)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    async fn ask(port: u16, path: &str) -> String {
+        let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+            .await
+            .unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn ready_only_while_clients_are_served() {
+        let (metrics, readiness) = (Arc::new(Metrics::new()), Arc::new(Readiness::default()));
+        readiness.watch(&metrics);
+        let port = serve(0, metrics, Arc::clone(&readiness)).await.unwrap();
+        assert!(ask(port, "/livez").await.starts_with("HTTP/1.1 200"));
+        let starting = ask(port, "/readyz").await;
+        assert!(starting.starts_with("HTTP/1.1 503") && starting.contains("\"starting\""));
+        readiness.progress(5, 20);
+        let replaying = ask(port, "/readyz").await;
+        assert!(replaying.starts_with("HTTP/1.1 503"), "{replaying}");
+        assert!(
+            replaying
+                .ends_with("{\"status\":\"replaying\",\"replayed_bytes\":5,\"total_bytes\":20}"),
+            "{replaying}"
+        );
+        assert!(
+            ask(port, "/metrics")
+                .await
+                .contains("shardgate_replay_total_bytes 20")
+        );
+        readiness.enter(Stage::Ready);
+        let ready = ask(port, "/readyz").await;
+        assert!(ready.starts_with("HTTP/1.1 200") && ready.ends_with("{\"status\":\"ready\"}"));
+        assert!(ask(port, "/metrics").await.contains("shardgate_ready 1"));
+        readiness.enter(Stage::Draining);
+        assert!(ask(port, "/readyz").await.starts_with("HTTP/1.1 503"));
+        assert!(ask(port, "/other").await.contains("/readyz"));
+    }
+}
