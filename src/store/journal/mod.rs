@@ -7,8 +7,22 @@ use tokio::sync::watch;
 
 use crate::types::{PartitionKey, Position};
 
+mod core;
+mod file;
+mod files;
+mod group;
+pub mod memory;
+mod open;
 mod options;
+mod reader;
+mod recover;
+mod writer;
 
+#[cfg(test)]
+mod tests;
+
+pub use file::FileJournal;
+pub use open::Opened;
 pub use options::{JournalError, JournalOptions, JournalStats, ReplaySummary, SyncPolicy};
 
 /// What an entry is about. The numbers are on disk.
@@ -105,6 +119,10 @@ pub trait Journal: Send + Sync {
     fn trim(&self, through: Position);
     /// Bytes of journal that recovery would read now.
     fn live_bytes(&self) -> u64;
+    /// Waits until every entry appended so far is on stable storage, whatever the sync policy.
+    /// What is published outside the journal (a checkpoint, a segment list) must not be ahead of
+    /// what a crash leaves in it. Blocks. Nothing to do where durable entries are safe already.
+    fn sync(&self) {}
     /// Waits until all entries are durable, marks the last group as synced and stops.
     fn close(&self);
 }

@@ -1,0 +1,384 @@
+//! The journal's files: those that hold live groups, those ready for reuse, and the background
+//! thread that makes and removes them.
+//!
+//! Every file is filled with zeros before groups go into it: a write that allocates no block
+//! costs a fraction of one that does, and finds its space reserved.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::store::backend::{Disk, DiskFile};
+use crate::types::Position;
+
+/// The folder of the journal's files.
+pub(super) const FOLDER: &str = "journal";
+/// Files kept for reuse; more are removed.
+const MAX_SPARES: usize = 4;
+/// Background writing and removing goes in steps of this size.
+const STEP: u64 = 1024 * 1024;
+const DELETE_STEP: u64 = 4 * STEP;
+/// Background zeroing is at least this fast, in bytes per second.
+const MIN_PACE: u64 = 16 * STEP;
+/// When no file is ready, the writer zeroes one of this size itself.
+const HASTY_BYTES: u64 = 4 * STEP;
+/// Between attempts to make a file on a full disk.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// One file.
+#[derive(Clone)]
+pub(super) struct JournalFile {
+    /// With its folder.
+    pub name: String,
+    /// Open for as long as the file exists.
+    pub file: Arc<dyn DiskFile>,
+    /// Bytes that groups may use.
+    pub capacity: u64,
+}
+
+/// A file that holds groups.
+pub(super) struct LiveFile {
+    /// The file.
+    pub file: JournalFile,
+    /// Position of the last entry in it, or before it.
+    pub last: Position,
+}
+
+/// The files as the writer uses them.
+pub(super) struct Files {
+    live: VecDeque<LiveFile>,
+    pool: Arc<Pool>,
+    /// Attempts to find space for a next file before giving up.
+    patience: u32,
+}
+
+impl Files {
+    pub(super) fn new(live: VecDeque<LiveFile>, pool: Arc<Pool>, patience: u32) -> Self {
+        pool.live.store(live.len() as u64, Ordering::Relaxed);
+        Self {
+            live,
+            pool,
+            patience,
+        }
+    }
+
+    /// Goes to another file; its capacity.
+    pub(super) fn open_next(&mut self, bytes: u64) -> io::Result<u64> {
+        let mut attempts = 0;
+        let file = loop {
+            if let Some(file) = self.pool.take(bytes) {
+                break file;
+            }
+            match self
+                .pool
+                .make(bytes.max(HASTY_BYTES.min(self.pool.file_bytes)))
+            {
+                Ok(file) => break file,
+                Err(e) if is_full(&e) && attempts < self.patience => {
+                    attempts += 1;
+                    self.pool.state.lock().short_of_space = true;
+                    std::thread::sleep(RETRY);
+                }
+                Err(e) => return Err(e),
+            }
+        };
+        let capacity = file.capacity;
+        let last = self.live.back().map_or(Position(0), |live| live.last);
+        self.live.push_back(LiveFile { file, last });
+        self.pool
+            .live
+            .store(self.live.len() as u64, Ordering::Relaxed);
+        Ok(capacity)
+    }
+
+    fn current(&mut self) -> io::Result<&mut LiveFile> {
+        self.live
+            .back_mut()
+            .ok_or_else(|| io::Error::other("the journal has no open file"))
+    }
+
+    /// Name of the current file, for messages.
+    pub(super) fn current_name(&self) -> &str {
+        self.live.back().map_or(FOLDER, |live| &live.file.name)
+    }
+
+    /// Writes a group.
+    pub(super) fn write(&mut self, place: u64, bytes: &[u8], last: Position) -> io::Result<()> {
+        let live = self.current()?;
+        live.file.file.write_at(bytes, place)?;
+        live.file.capacity = live.file.capacity.max(place + bytes.len() as u64);
+        live.last = last;
+        Ok(())
+    }
+
+    /// Syncs the current file.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        self.current()?.file.file.sync_data()
+    }
+
+    /// Gives back files whose entries all lie at or below `trimmed`.
+    pub(super) fn release(&mut self, trimmed: Position) {
+        while self.live.len() > 1 && self.live.front().is_some_and(|file| file.last <= trimmed) {
+            if let Some(old) = self.live.pop_front() {
+                self.pool.retire(old.file);
+            }
+        }
+        self.pool
+            .live
+            .store(self.live.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Whether an error says that there is no space.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Files without live groups, shared by the writer and the background thread.
+pub(super) struct Pool {
+    disk: Arc<dyn Disk>,
+    file_bytes: u64,
+    state: Mutex<State>,
+    wake: Condvar,
+    live: AtomicU64,
+    /// Bytes the writer wrote so far: what background zeroing keeps ahead of.
+    pub(super) ingested: AtomicU64,
+}
+
+struct State {
+    ready: VecDeque<JournalFile>,
+    /// Being zeroed; its capacity is what is zeroed so far.
+    growing: Option<JournalFile>,
+    doomed: Vec<JournalFile>,
+    next_id: u64,
+    short_of_space: bool,
+    closing: bool,
+}
+
+impl Pool {
+    pub(super) fn new(disk: Arc<dyn Disk>, file_bytes: u64, next_id: u64) -> Self {
+        let state = State {
+            ready: VecDeque::new(),
+            growing: None,
+            doomed: Vec::new(),
+            next_id,
+            short_of_space: false,
+            closing: false,
+        };
+        Self {
+            disk,
+            file_bytes,
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            live: AtomicU64::new(0),
+            ingested: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes a file without live groups in, for reuse or for removal.
+    pub(super) fn retire(&self, file: JournalFile) {
+        let mut state = self.state.lock();
+        if file.capacity == self.file_bytes && state.ready.len() < MAX_SPARES {
+            state.ready.push_back(file);
+            state.short_of_space = false;
+        } else {
+            state.doomed.push(file);
+        }
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    /// Takes a file in as the next one to use, whatever its size.
+    pub(super) fn offer(&self, file: JournalFile) {
+        self.state.lock().ready.push_back(file);
+    }
+
+    fn take(&self, bytes: u64) -> Option<JournalFile> {
+        let mut state = self.state.lock();
+        let ready = match state.ready.iter().position(|file| file.capacity >= bytes) {
+            Some(index) => state.ready.remove(index),
+            // Larger than any file: one grows, and is removed when it was trimmed.
+            None if bytes > self.file_bytes => state.ready.pop_front(),
+            None => None,
+        };
+        let enough = bytes.max(HASTY_BYTES);
+        let file = ready.or_else(|| state.growing.take_if(|file| file.capacity >= enough));
+        drop(state);
+        self.wake.notify_all();
+        file
+    }
+
+    /// Makes a file and zeroes it at once.
+    pub(super) fn make(&self, bytes: u64) -> io::Result<JournalFile> {
+        let mut file = self.create()?;
+        let made = (|| {
+            while file.capacity < bytes {
+                self.zero_step(&mut file, bytes)?;
+            }
+            self.disk.sync_dir(FOLDER)
+        })();
+        match made {
+            Ok(()) => Ok(file),
+            Err(e) => {
+                self.discard(&file);
+                Err(e)
+            }
+        }
+    }
+
+    fn create(&self) -> io::Result<JournalFile> {
+        let id = {
+            let mut state = self.state.lock();
+            state.next_id += 1;
+            state.next_id - 1
+        };
+        let name = format!("{FOLDER}/{id:08}.log");
+        let file = self.disk.create(&name)?;
+        Ok(JournalFile {
+            name,
+            file,
+            capacity: 0,
+        })
+    }
+
+    fn zero_step(&self, file: &mut JournalFile, bytes: u64) -> io::Result<()> {
+        static ZEROS: [u8; STEP as usize] = [0; STEP as usize];
+        let len = STEP.min(bytes - file.capacity);
+        file.file.write_at(&ZEROS[..len as usize], file.capacity)?;
+        file.file.start_writeback(file.capacity, len)?;
+        file.capacity += len;
+        Ok(())
+    }
+
+    /// Drops a file that never held a group; what remains of it goes at the next start.
+    fn discard(&self, file: &JournalFile) {
+        let dropped = file
+            .file
+            .set_len(0)
+            .and_then(|()| self.disk.delete(&file.name));
+        if let Err(error) = dropped {
+            tracing::warn!(%error, file = file.name, "cannot remove an unused journal file");
+        }
+    }
+
+    /// Numbers for the statistics: files, files ready for reuse, whether space was short.
+    pub(super) fn figures(&self) -> (u64, u64, bool) {
+        let state = self.state.lock();
+        let ready = state.ready.len() as u64;
+        let other = state.doomed.len() as u64 + u64::from(state.growing.is_some());
+        (
+            self.live.load(Ordering::Relaxed) + ready + other,
+            ready,
+            state.short_of_space,
+        )
+    }
+
+    /// Ends [`Pool::run`] soon.
+    pub(super) fn close(&self) {
+        self.state.lock().closing = true;
+        self.wake.notify_all();
+    }
+
+    /// Keeps one file ready and removes those that are not needed, until closed.
+    pub(super) fn run(&self) -> io::Result<()> {
+        loop {
+            let mut state = self.state.lock();
+            if state.closing {
+                return Ok(());
+            }
+            if let Some(file) = state.doomed.pop() {
+                drop(state);
+                self.remove(&file)?;
+            } else if state.ready.is_empty() {
+                drop(state);
+                self.prepare()?;
+            } else {
+                self.wake.wait(&mut state);
+            }
+        }
+    }
+
+    /// Zeroes a new file at a measured pace.
+    fn prepare(&self) -> io::Result<()> {
+        let result = self.grow();
+        let mut state = self.state.lock();
+        match result {
+            Ok(()) => state.short_of_space = false,
+            Err(e) if is_full(&e) => {
+                if !state.short_of_space {
+                    tracing::warn!(
+                        bytes = self.file_bytes,
+                        "no space for the next journal file; retrying until there is some"
+                    );
+                }
+                state.short_of_space = true;
+                let partial = state.growing.take();
+                drop(state);
+                if let Some(file) = partial {
+                    self.discard(&file);
+                }
+                self.pause(RETRY);
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    fn grow(&self) -> io::Result<()> {
+        let mut file = self.create()?;
+        self.state.lock().growing = Some(file.clone());
+        self.disk.sync_dir(FOLDER)?;
+        let mut ingested = self.ingested.load(Ordering::Relaxed);
+        let mut pace = MIN_PACE;
+        while file.capacity < self.file_bytes {
+            let begun = Instant::now();
+            self.zero_step(&mut file, self.file_bytes)?;
+            {
+                let mut state = self.state.lock();
+                let closing = state.closing;
+                match &mut state.growing {
+                    Some(growing) if !closing => growing.capacity = file.capacity,
+                    // Closing, or the writer could not wait for the rest of it.
+                    _ => return Ok(()),
+                }
+            }
+            let target = STEP as f64 / pace as f64;
+            self.pause(Duration::from_secs_f64(target).saturating_sub(begun.elapsed()));
+            let total = self.ingested.load(Ordering::Relaxed);
+            let rate = (total - ingested) as f64 / begun.elapsed().as_secs_f64().max(1e-6);
+            ingested = total;
+            pace = MIN_PACE.max((rate * 1.5) as u64);
+        }
+        file.file.sync_data()?;
+        let mut state = self.state.lock();
+        if let Some(file) = state.growing.take() {
+            state.ready.push_back(file);
+        }
+        Ok(())
+    }
+
+    fn pause(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.closing && !self.wake.wait_until(&mut state, until).timed_out() {}
+    }
+
+    /// Gives a file's space back a little at a time, as a large unlink holds up the device.
+    fn remove(&self, file: &JournalFile) -> io::Result<()> {
+        let mut len = file.file.len()?;
+        while len > DELETE_STEP {
+            len -= DELETE_STEP;
+            file.file.set_len(len)?;
+            self.pause(Duration::from_millis(5));
+        }
+        self.disk.delete(&file.name)?;
+        self.disk.sync_dir(FOLDER)
+    }
+}
