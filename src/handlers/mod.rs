@@ -13,7 +13,7 @@ use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion};
 use parking_lot::Mutex;
 
 use crate::broker::Broker;
-use crate::budget::Permit;
+use crate::budget::{Budget, Permit};
 use crate::config::Listener;
 use crate::metrics::ApiLabel;
 use crate::protocol::guard;
@@ -38,6 +38,8 @@ pub struct Connection {
     pub id: u64,
     /// The gateway.
     pub broker: Arc<Broker>,
+    /// Memory of decoded requests that hold many elements, over all connections.
+    pub decoded: Budget,
     /// Where it came in, with the port that was really bound.
     pub listener: Arc<Listener>,
     /// The other side.
@@ -139,6 +141,9 @@ impl CloseReason {
     }
 }
 
+/// Shares of the budgets for a request's frame and for what it is decoded into.
+type Permits = [Permit; 2];
+
 /// Declares the handlers, one line per API: the file, the API, the request type. `typed` handlers
 /// return a `Reply`; `framed` ones build their `Answer` themselves.
 macro_rules! handlers {
@@ -162,23 +167,23 @@ macro_rules! handlers {
             cx: &Arc<Connection>,
             header: &Header,
             body: Bytes,
-            permit: Permit,
+            permits: Permits,
         ) -> Result<Answer, CloseReason> {
             // Boxed, so that an idle connection does not carry the largest handler's state.
             match header.row.api {
                 $(ApiKey::$typed_api => {
                     let request: kafka_protocol::messages::$typed_request = decode(header, body)?;
-                    let _held = held_while_handled(header, permit);
+                    let _held = held_while_handled(header, permits);
                     let reply = Box::pin($typed::handle(cx, request, header.version)).await;
                     respond(header, reply)
                 })*
                 $(ApiKey::$framed_api => {
                     let request: kafka_protocol::messages::$framed_request = decode(header, body)?;
-                    let _held = held_while_handled(header, permit);
+                    let _held = held_while_handled(header, permits);
                     Box::pin($framed::handle(cx, header, request)).await
                 })*
                 _ => {
-                    drop((cx, body, permit));
+                    drop((cx, body, permits));
                     Err(HeaderError::UnknownApi(header.api_key).into())
                 }
             }
@@ -222,9 +227,10 @@ pub async fn dispatch(
     cx.broker.metrics.requests.get_or_create(&label).inc();
     let body = frame.slice(header.body_offset..);
     drop(frame);
-    guard::check(header.row, header.version, &body)
+    let checked = guard::check(header.row, header.version, &body)
         .map_err(|e| malformed(&header, e.to_string()))?;
-    call(cx, &header, body, permit).await
+    let permits = [permit, decoded_share(cx, checked.decoded_bytes()).await];
+    call(cx, &header, body, permits).await
 }
 
 /// Whether requests of an API may wait for others (or for data) before they are answered.
@@ -233,8 +239,18 @@ pub fn parks(api: ApiKey) -> bool {
 }
 
 /// A request that may wait for others must not hold a share of the budget while it does.
-fn held_while_handled(header: &Header, permit: Permit) -> Option<Permit> {
-    (!parks(header.row.api)).then_some(permit)
+fn held_while_handled(header: &Header, permits: Permits) -> Option<Permits> {
+    (!parks(header.row.api)).then_some(permits)
+}
+
+/// Elements cost far more decoded than on the wire. Few requests hold enough of them to matter, and
+/// those wait for one another.
+async fn decoded_share(cx: &Connection, bytes: usize) -> Permit {
+    const UNCOUNTED: usize = 256 << 10;
+    match bytes <= UNCOUNTED {
+        true => Permit::empty(),
+        false => cx.decoded.acquire(bytes as u64).await,
+    }
 }
 
 fn note_client(cx: &Connection, header: &Header) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::broker::Broker;
-use crate::budget::Permit;
+use crate::budget::{Budget, Permit};
 use crate::config::Listener;
 use crate::handlers::{self, Answer, ClientInfo, CloseReason, Connection};
 
@@ -40,13 +40,31 @@ pub trait Sessions: Send + Sync + 'static {
     fn open(&self, peer: &Peer) -> Self::Session;
 }
 
-impl Sessions for Arc<Broker> {
+/// The gateway as connections see it.
+#[derive(Clone)]
+pub struct Gateway {
+    broker: Arc<Broker>,
+    decoded: Budget,
+}
+
+impl Gateway {
+    /// Sessions that are answered by `broker`.
+    pub fn new(broker: Arc<Broker>) -> Self {
+        // What decoded requests may take is in proportion to what they take on the wire.
+        let decoded = Budget::new("decoded_requests", broker.config.budgets.requests);
+        broker.metrics.watch_budget(&decoded);
+        Self { broker, decoded }
+    }
+}
+
+impl Sessions for Gateway {
     type Session = Arc<Connection>;
 
     fn open(&self, peer: &Peer) -> Self::Session {
         Arc::new(Connection {
             id: peer.id,
-            broker: Arc::clone(self),
+            broker: Arc::clone(&self.broker),
+            decoded: self.decoded.clone(),
             listener: Arc::clone(&peer.listener),
             peer: peer.address,
             client: parking_lot::Mutex::new(ClientInfo::default()),
