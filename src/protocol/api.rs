@@ -31,6 +31,8 @@ pub struct ApiRow {
     pub min: i16,
     /// Last version offered to clients.
     pub max: i16,
+    /// Last version that Apache Kafka 4.4 offers; what lies beyond `max` is not in our decoders.
+    pub kafka_max: i16,
     /// First version whose body is read. It differs from `min` for Produce only.
     pub decode_min: i16,
     /// Largest frame accepted, without the 4 bytes of its length.
@@ -52,6 +54,11 @@ impl ApiRow {
         (self.decode_min..=self.max).contains(&version)
     }
 
+    const fn kafka(mut self, last: i16) -> Self {
+        self.kafka_max = last;
+        self
+    }
+
     /// Whether a version outside the range gets an answer instead of a closed connection.
     pub fn answers_any_version(&self) -> bool {
         self.api == ApiKey::ApiVersions
@@ -65,6 +72,7 @@ const fn row(api: ApiKey, name: &'static str, versions: (i16, i16), cap: usize) 
         name,
         min: versions.0,
         max: versions.1,
+        kafka_max: versions.1,
         decode_min: versions.0,
         max_frame_bytes: cap,
         before_login: false,
@@ -81,10 +89,10 @@ pub static ROWS: &[ApiRow] = &[
         ..row(ApiKey::Produce, "Produce", (0, 13), PAYLOAD)
     },
     row(ApiKey::Fetch, "Fetch", (4, 18), MEDIUM),
-    row(ApiKey::ListOffsets, "ListOffsets", (1, 10), MEDIUM),
+    row(ApiKey::ListOffsets, "ListOffsets", (1, 10), MEDIUM).kafka(11),
     row(ApiKey::Metadata, "Metadata", (0, 13), SMALL),
-    row(ApiKey::OffsetCommit, "OffsetCommit", (2, 9), MEDIUM),
-    row(ApiKey::OffsetFetch, "OffsetFetch", (1, 9), MEDIUM),
+    row(ApiKey::OffsetCommit, "OffsetCommit", (2, 9), MEDIUM).kafka(10),
+    row(ApiKey::OffsetFetch, "OffsetFetch", (1, 9), MEDIUM).kafka(10),
     row(ApiKey::FindCoordinator, "FindCoordinator", (0, 6), SMALL),
     row(ApiKey::JoinGroup, "JoinGroup", (0, 9), SMALL),
     row(ApiKey::Heartbeat, "Heartbeat", (0, 4), SMALL),
@@ -95,7 +103,7 @@ pub static ROWS: &[ApiRow] = &[
     ApiRow {
         before_login: true,
         note: "a version above the range is answered in version 0 with error 35",
-        ..row(ApiKey::ApiVersions, "ApiVersions", (0, 4), SMALL)
+        ..row(ApiKey::ApiVersions, "ApiVersions", (0, 4), SMALL).kafka(5)
     },
     row(ApiKey::CreateTopics, "CreateTopics", (2, 7), MEDIUM),
     row(ApiKey::DeleteTopics, "DeleteTopics", (1, 6), SMALL),
@@ -112,9 +120,9 @@ pub static ROWS: &[ApiRow] = &[
     ),
     row(ApiKey::DescribeConfigs, "DescribeConfigs", (1, 4), SMALL),
     row(ApiKey::AlterConfigs, "AlterConfigs", (0, 2), SMALL),
-    row(ApiKey::DescribeLogDirs, "DescribeLogDirs", (1, 4), SMALL),
+    row(ApiKey::DescribeLogDirs, "DescribeLogDirs", (1, 4), SMALL).kafka(5),
     row(ApiKey::CreatePartitions, "CreatePartitions", (0, 3), SMALL),
-    row(ApiKey::DeleteGroups, "DeleteGroups", (0, 2), SMALL),
+    row(ApiKey::DeleteGroups, "DeleteGroups", (0, 2), SMALL).kafka(3),
     row(
         ApiKey::IncrementalAlterConfigs,
         "IncrementalAlterConfigs",

@@ -9,12 +9,14 @@
 //! | [`compression`] | the four codecs, always through a limit |
 //! | [`response`], [`fetch_response`] | frames to send; Fetch payloads are spliced, not copied |
 //! | [`error`] | Kafka's error codes |
+//! | [`compatibility`] | docs/compatibility.md, printed from the API table |
 //!
 //! Order of use: [`header::parse`] → [`api::ApiRow::decodes`] → [`guard::check`] → the typed
 //! decoder of `kafka_protocol` → handler → [`response::encode_response`].
 
 pub mod api;
 pub mod batch;
+pub mod compatibility;
 pub mod compression;
 pub mod error;
 pub mod fetch_response;

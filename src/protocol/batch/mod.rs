@@ -118,6 +118,20 @@ impl BatchError {
             | Self::Compression(CompressionError::Invalid { .. }) => ErrorCode::InvalidRecord,
         }
     }
+
+    /// Whether Kafka finds the fault only while it appends. Its answer then names the partition's
+    /// log start offset, which is -1 in the answers to all other faults.
+    pub fn names_log_start(&self) -> bool {
+        match self {
+            Self::Header(_) | Self::Codec(_) | Self::Record { .. } | Self::Compression(_) => true,
+            Self::Incomplete { .. }
+            | Self::Length(_)
+            | Self::OldFormat(_)
+            | Self::Magic(_)
+            | Self::Crc { .. }
+            | Self::Trailing(_) => false,
+        }
+    }
 }
 
 /// The fields of a batch's header.
@@ -347,9 +361,6 @@ pub fn validate(bytes: &[u8]) -> Result<BatchInfo, BatchError> {
     }
     if info.has_producer_id() && info.base_sequence < 0 {
         return refuse("a batch with a producer id needs a sequence number");
-    }
-    if info.is_transactional() && !info.has_producer_id() {
-        return refuse("a transactional batch needs a producer id");
     }
     info.codec()?;
     Ok(info)

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::ops::{ControlFlow, RangeInclusive};
 
 use super::super::compression::{Codec, Decompressor};
+use super::super::error::ErrorCode;
 use super::super::wire::{Reader, WireError};
 use super::{BatchError, BatchView, NONE, TimestampType};
 
@@ -53,6 +54,29 @@ pub enum FlawKind {
     Timestamp(i64),
     /// The producer claims log append time: INVALID_TIMESTAMP.
     LogAppendTime,
+}
+
+impl FlawKind {
+    /// The code that the record's batch is refused with.
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Self::NullKey => ErrorCode::InvalidRecord,
+            Self::Timestamp(_) | Self::LogAppendTime => ErrorCode::InvalidTimestamp,
+        }
+    }
+}
+
+impl Opened {
+    /// The code that the batch is refused with; bad timestamps go before all else, as in Kafka.
+    pub fn refusal(&self) -> Option<ErrorCode> {
+        let mut codes = self.flaws.iter().map(|flaw| flaw.kind.code());
+        let first = codes.next()?;
+        Some(
+            codes
+                .find(|&code| code == ErrorCode::InvalidTimestamp)
+                .unwrap_or(first),
+        )
+    }
 }
 
 /// One record's place, without its bytes.

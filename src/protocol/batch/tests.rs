@@ -160,6 +160,16 @@ fn flawed_records_are_named() {
         },
     ];
     assert_eq!(open(&view, &old).unwrap().flaws, wanted);
+    let both = open(
+        &view,
+        &Rules {
+            keys_required: true,
+            ..old.clone()
+        },
+    )
+    .unwrap();
+    assert_eq!(both.flaws[1].kind, FlawKind::NullKey);
+    assert_eq!(both.refusal(), Some(ErrorCode::InvalidTimestamp));
     let append = Rules {
         timestamp_type: TimestampType::LogAppendTime,
         ..old
