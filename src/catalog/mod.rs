@@ -27,7 +27,7 @@ mod tests;
 
 pub use alter::{AlterOp, Alteration, from_request};
 pub use change::{Change, TopicCreated};
-pub use decide::NewTopic;
+pub use decide::{MAX_PARTITIONS_PER_REQUEST, NewTopic};
 pub use error::CatalogError;
 pub use image::{Environment, Image, Misfit, TopicLookup};
 pub use live::Catalog;

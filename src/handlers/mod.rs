@@ -191,10 +191,26 @@ macro_rules! handlers {
     };
 }
 
+mod alterations;
+mod answers;
 mod text;
 
 handlers! {
     typed {
+        alter_configs: AlterConfigs(AlterConfigsRequest),
+        api_versions: ApiVersions(ApiVersionsRequest),
+        create_partitions: CreatePartitions(CreatePartitionsRequest),
+        create_topics: CreateTopics(CreateTopicsRequest),
+        delete_records: DeleteRecords(DeleteRecordsRequest),
+        delete_topics: DeleteTopics(DeleteTopicsRequest),
+        describe_cluster: DescribeCluster(DescribeClusterRequest),
+        describe_configs: DescribeConfigs(DescribeConfigsRequest),
+        describe_log_dirs: DescribeLogDirs(DescribeLogDirsRequest),
+        describe_topic_partitions: DescribeTopicPartitions(DescribeTopicPartitionsRequest),
+        incremental_alter_configs: IncrementalAlterConfigs(IncrementalAlterConfigsRequest),
+        init_producer_id: InitProducerId(InitProducerIdRequest),
+        metadata: Metadata(MetadataRequest),
+        offset_for_leader_epoch: OffsetForLeaderEpoch(OffsetForLeaderEpochRequest),
         list_offsets: ListOffsets(ListOffsetsRequest),
         find_coordinator: FindCoordinator(FindCoordinatorRequest),
         join_group: JoinGroup(JoinGroupRequest),
@@ -225,6 +241,17 @@ pub async fn dispatch(
         api: header.row.name,
     };
     cx.broker.metrics.requests.get_or_create(&label).inc();
+    if !header.row.decodes(header.version) {
+        // Only ApiVersions comes here; its refusal is laid out as version 0 whatever was asked.
+        let refusal = Reply::from(api_versions::unsupported());
+        return respond(
+            &Header {
+                version: 0,
+                ..header
+            },
+            refusal,
+        );
+    }
     let body = frame.slice(header.body_offset..);
     drop(frame);
     let checked = guard::check(header.row, header.version, &body)

@@ -1,0 +1,116 @@
+//! Pieces that the answers of several APIs share.
+
+use kafka_protocol::messages::BrokerId;
+use kafka_protocol::protocol::StrBytes;
+
+use super::Connection;
+use crate::catalog::configs::{ConfigDef, ConfigType, append};
+use crate::catalog::{CatalogError, Topic};
+use crate::protocol::error::ErrorCode;
+use crate::types::PartitionKey;
+
+/// What an "authorized operations" field holds when nobody asked for it.
+pub const OPERATIONS_NOT_ASKED: i32 = i32::MIN;
+/// Every operation that exists on a topic, as bits: read, write, create, delete, alter, describe,
+/// describe-configs, alter-configs.
+pub const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
+/// Every operation that exists on the cluster, as bits: create, alter, describe, cluster-action,
+/// describe-configs, alter-configs, idempotent-write, and the three of replication.
+pub const CLUSTER_OPERATIONS: i32 = 0b1_1111_1010_0000;
+
+/// Why (a part of) a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The error code.
+    pub code: ErrorCode,
+    /// What happened and what to do, for APIs that carry a message.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal with its message.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+
+    /// The request contradicts itself.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidRequest, message)
+    }
+
+    /// The message for the wire.
+    pub fn text(&self) -> Option<StrBytes> {
+        Some(text(&self.message))
+    }
+}
+
+impl From<CatalogError> for Refusal {
+    fn from(error: CatalogError) -> Self {
+        Self::new(error.response_error(), error.to_string())
+    }
+}
+
+/// A copy of `s` as the wire types want it.
+pub fn text(s: &str) -> StrBytes {
+    StrBytes::from_string(s.to_owned())
+}
+
+/// The index of a partition that a client named, if it can be one.
+pub fn index(partition: i32) -> Option<u32> {
+    u32::try_from(partition).ok()
+}
+
+/// A config's value as it is kept: numbers and texts without blanks around them, booleans in lower
+/// case, lists without blanks and repetitions.
+pub fn canonical(def: Option<&ConfigDef>, value: &str) -> String {
+    let trimmed = value.trim();
+    match def.map(|def| def.kind) {
+        Some(ConfigType::List) => append("", trimmed),
+        Some(ConfigType::Boolean) => trimmed.to_ascii_lowercase(),
+        Some(ConfigType::Password) => value.to_owned(),
+        _ => trimmed.to_owned(),
+    }
+}
+
+/// A partition's leader epoch.
+pub fn leader_epoch(cx: &Connection, topic: &Topic, index: u32) -> i32 {
+    let key = PartitionKey {
+        topic: topic.no,
+        index,
+    };
+    cx.broker
+        .partitions
+        .get(key)
+        .map_or(0, |partition| partition.bounds().leader_epoch)
+}
+
+/// The replicas of a partition as clients see them: those assigned by hand, else this node as many
+/// times as replicas were asked for.
+pub fn replicas(topic: &Topic, index: u32, node: i32) -> Vec<BrokerId> {
+    match topic.manual_replicas(index) {
+        Some(assigned) => assigned.iter().copied().map(BrokerId).collect(),
+        None => vec![BrokerId(node); usize::try_from(topic.replication_factor.max(1)).unwrap_or(1)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::configs::{Scope, table};
+
+    #[test]
+    fn values_are_kept_in_one_form() {
+        let topic = |name, value| canonical(table(Scope::Topic).get(name), value);
+        assert_eq!(topic("retention.ms", " 5000 "), "5000");
+        assert_eq!(topic("preallocate", "TRUE"), "true");
+        assert_eq!(
+            topic("cleanup.policy", " delete , compact,delete"),
+            "delete,compact"
+        );
+        assert_eq!(topic("cleanup.policy", ""), "");
+        assert_eq!(topic("no.such.config", " x "), "x");
+    }
+}

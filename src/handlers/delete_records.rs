@@ -1,0 +1,107 @@
+//! DeleteRecords 0–2: moves the log start of partitions up.
+//!
+//! KIP-107 (the API). -1 stands for the high watermark. The answer leaves once the move is durable.
+
+use std::sync::Arc;
+
+use kafka_protocol::messages::delete_records_request::DeleteRecordsPartition;
+use kafka_protocol::messages::delete_records_response::{
+    DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
+};
+use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
+
+use super::answers::index;
+use super::{Connection, Reply};
+use crate::catalog::Topic;
+use crate::protocol::error::ErrorCode;
+use crate::types::{Offset, PartitionKey, Position};
+
+/// Moves each partition's log start; one partition's error does not touch the others.
+pub async fn handle(
+    cx: &Arc<Connection>,
+    request: DeleteRecordsRequest,
+    _version: i16,
+) -> Reply<DeleteRecordsResponse> {
+    let image = cx.broker.catalog.image();
+    let mut after = Position(0);
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for asked in request.topics {
+        let topic = check_topic(image.topic(asked.name.as_str()).map(AsRef::as_ref));
+        let partitions = asked.partitions.iter().map(|partition| {
+            let moved = topic.and_then(|topic| delete(cx, topic, partition));
+            if let Ok((_, position)) = moved {
+                after = after.max(position);
+            }
+            entry(partition.partition_index, moved.map(|(log_start, _)| log_start))
+        });
+        let partitions = partitions.collect();
+        topics.push(
+            DeleteRecordsTopicResult::default().with_name(asked.name).with_partitions(partitions),
+        );
+    }
+    Reply::after(DeleteRecordsResponse::default().with_topics(topics), after)
+}
+
+fn check_topic(topic: Option<&Topic>) -> Result<&Topic, ErrorCode> {
+    let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    if topic.internal {
+        return Err(ErrorCode::InvalidTopicException);
+    }
+    // Nothing may be removed from a topic that is only compacted, or that keeps everything.
+    if !topic.settings.cleanup_delete {
+        return Err(ErrorCode::PolicyViolation);
+    }
+    Ok(topic)
+}
+
+fn delete(
+    cx: &Connection,
+    topic: &Topic,
+    asked: &DeleteRecordsPartition,
+) -> Result<(Offset, Position), ErrorCode> {
+    let partition = index(asked.partition_index)
+        .and_then(|index| cx.broker.partitions.get(PartitionKey { topic: topic.no, index }))
+        .ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let offset = target(asked.offset, partition.bounds().high_watermark)?;
+    let moved = cx.broker.partitions.move_log_start(&partition, offset);
+    moved.map_err(|_deleted| ErrorCode::UnknownTopicOrPartition)
+}
+
+/// The offset to move the log start to.
+fn target(asked: Offset, high_watermark: Offset) -> Result<Offset, ErrorCode> {
+    match asked {
+        -1 => Ok(high_watermark),
+        asked if (0..=high_watermark).contains(&asked) => Ok(asked),
+        _ => Err(ErrorCode::OffsetOutOfRange),
+    }
+}
+
+fn entry(partition: i32, log_start: Result<Offset, ErrorCode>) -> DeleteRecordsPartitionResult {
+    let entry = DeleteRecordsPartitionResult::default().with_partition_index(partition);
+    match log_start {
+        Ok(log_start) => entry.with_low_watermark(log_start),
+        Err(code) => entry.with_error_code(code.code()).with_low_watermark(-1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_lie_between_zero_and_the_high_watermark() {
+        assert_eq!(target(-1, 5), Ok(5));
+        assert_eq!(target(0, 5), Ok(0));
+        assert_eq!(target(5, 5), Ok(5));
+        for bad in [-2, 6, i64::MAX, i64::MIN] {
+            assert_eq!(target(bad, 5), Err(ErrorCode::OffsetOutOfRange), "{bad}");
+        }
+    }
+
+    #[test]
+    fn errors_carry_no_watermark() {
+        let entry = entry(2, Err(ErrorCode::OffsetOutOfRange));
+        let got = (entry.partition_index, entry.error_code, entry.low_watermark);
+        assert_eq!(got, (2, 1, -1));
+    }
+}
