@@ -4,6 +4,7 @@ use kafka_protocol::messages::BrokerId;
 use kafka_protocol::protocol::StrBytes;
 
 use super::Connection;
+pub use super::text::text;
 use crate::catalog::configs::{ConfigDef, ConfigType, append};
 use crate::catalog::{CatalogError, Topic};
 use crate::protocol::error::ErrorCode;
@@ -51,11 +52,6 @@ impl From<CatalogError> for Refusal {
     fn from(error: CatalogError) -> Self {
         Self::new(error.response_error(), error.to_string())
     }
-}
-
-/// A copy of `s` as the wire types want it.
-pub fn text(s: &str) -> StrBytes {
-    StrBytes::from_string(s.to_owned())
 }
 
 /// The index of a partition that a client named, if it can be one.

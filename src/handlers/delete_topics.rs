@@ -161,3 +161,86 @@ fn result(
             .with_error_message(refusal.text().filter(|_| version >= 5)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kafka_protocol::messages::ApiKey;
+    use kafka_protocol::protocol::StrBytes;
+
+    use crate::catalog::{Environment, NewTopic};
+    use crate::protocol::response::encode_response;
+
+    /// An image with topics `a` and `b`, whose ids are 1 and 2.
+    fn image() -> Image {
+        let image = Image::empty(Environment {
+            node_id: 1,
+            ..Environment::default()
+        });
+        [("a", 1), ("b", 2)].into_iter().fold(image, |image, (name, id)| {
+            let new = NewTopic {
+                name: name.into(),
+                id: Uuid::from_u128(id),
+                ..NewTopic::default()
+            };
+            let change = image.create_topic(&new).unwrap();
+            let at = u64::try_from(id).unwrap();
+            image.apply(&change, Position(at)).unwrap()
+        })
+    }
+
+    fn asked(name: Option<&'static str>, id: u128) -> DeleteTopicState {
+        DeleteTopicState::default()
+            .with_name(name.map(|name| TopicName(StrBytes::from_static_str(name))))
+            .with_topic_id(Uuid::from_u128(id))
+    }
+
+    /// Name, id and error code of each line of the answer.
+    fn lines(asked: Vec<DeleteTopicState>) -> Vec<(Option<String>, u128, i16)> {
+        let image = image();
+        let line = |item: Item<'_>| {
+            let code = item.outcome.map_or_else(|refusal| refusal.code.code(), |_| 0);
+            (item.name.map(|name| name.to_string()), item.id.as_u128(), code)
+        };
+        plan(asked, &image).into_iter().map(line).collect()
+    }
+
+    fn line(name: Option<&str>, id: u128, code: i16) -> (Option<String>, u128, i16) {
+        (name.map(str::to_owned), id, code)
+    }
+
+    #[test]
+    fn topics_are_found_by_name_and_by_id() {
+        let got = lines(vec![asked(Some("a"), 0), asked(None, 2)]);
+        assert_eq!(got, [line(Some("a"), 1, 0), line(Some("b"), 2, 0)]);
+        let got = lines(vec![asked(Some("x"), 0), asked(None, 9)]);
+        assert_eq!(got, [line(Some("x"), 0, 3), line(None, 9, 100)]);
+    }
+
+    #[test]
+    fn what_is_named_twice_stays() {
+        let got = lines(vec![asked(Some("a"), 0), asked(Some("a"), 0)]);
+        assert_eq!(got, [line(Some("a"), 0, 42)]);
+        let got = lines(vec![asked(None, 1), asked(None, 1)]);
+        assert_eq!(got, [line(None, 1, 42)]);
+        let got = lines(vec![asked(Some("b"), 0), asked(None, 2)]);
+        assert_eq!(got, [line(Some("b"), 2, 42)]);
+    }
+
+    #[test]
+    fn a_topic_needs_one_name_or_one_id() {
+        let got = lines(vec![asked(Some("a"), 1), asked(None, 0)]);
+        assert_eq!(got, [line(Some("a"), 1, 42), line(None, 0, 42)]);
+    }
+
+    #[test]
+    fn answers_fit_every_version() {
+        for version in 1..=6 {
+            let refusal = Err(Refusal::invalid("no"));
+            let bad = result(None, Uuid::from_u128(7), refusal, version);
+            let good = result(Some(TopicName::default()), Uuid::from_u128(7), Ok(()), version);
+            let answer = DeleteTopicsResponse::default().with_responses(vec![bad, good]);
+            assert!(encode_response(1, ApiKey::DeleteTopics, version, &answer).is_ok());
+        }
+    }
+}
