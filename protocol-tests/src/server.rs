@@ -224,7 +224,7 @@ fn free_port() -> u16 {
         .port()
 }
 
-/// The server binary: the one the environment names, else the one beside this test's executable,
+/// The server binary: the one the environment names, else the one beside this program,
 /// built anew when a source file is younger.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();

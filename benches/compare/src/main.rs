@@ -1,0 +1,53 @@
+//! Measures Shardgate beside Apache Kafka, with the same clients on the same machine, in turn.
+//!
+//! | command | what it measures |
+//! |---|---|
+//! | `kafka` | produce, consume, latency, CPU and memory of both, as ratios |
+//! | `wide` | pre-encoded Produce requests over 12 and over 10 000 partitions |
+//! | `recover` | time to serve again after kill -9 under the load over 10 000 partitions |
+//! | `idle` | memory of a server that nobody uses, 60 s after its start |
+
+mod broker;
+mod kafka;
+mod librdkafka;
+mod load;
+mod wide;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Shardgate measured beside Apache Kafka, with the same clients")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Measure,
+}
+
+#[derive(Subcommand)]
+enum Measure {
+    /// Shardgate and Apache Kafka in turn: throughput, latency, CPU, memory.
+    Kafka(kafka::Options),
+    /// Produce over 12 partitions and over 10 000, in turn.
+    Wide(wide::Options),
+    /// How long a restart takes after kill -9 under load over 10 000 partitions.
+    Recover(wide::Options),
+    /// Resident memory 60 s after the start.
+    Idle,
+}
+
+fn main() {
+    match Arguments::parse().command {
+        Measure::Kafka(options) => kafka::measure(&options),
+        Measure::Wide(options) => wide::measure(&options),
+        Measure::Recover(options) => wide::recover(&options),
+        Measure::Idle => broker::idle(),
+    }
+}
+
+/// The middle value; of an even number of values the lower one of the two.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values
+        .get(values.len().saturating_sub(1) / 2)
+        .copied()
+        .unwrap_or(f64::NAN)
+}
