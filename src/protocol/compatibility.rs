@@ -64,11 +64,11 @@ Clients that know newer versions negotiate down to these by themselves.
 
 ## What a connection that misbehaves gets
 
-As from Apache Kafka: an unknown API, a version out of range, a header that ends early or a body that
-is not what its version says ends the connection, because without a layout there is no answer. The
-one exception is ApiVersions, see its note. What differs: a frame may be as long as its API needs
-(Produce 100 MiB, APIs that list partitions or members 4 MiB, others 1 MiB), and one request may hold
-100 000 array elements.
+As from Apache Kafka: an unknown API, a version out of range, a header that ends early or a body
+that is not what its version says ends the connection, because without a layout there is no answer.
+The one exception is ApiVersions, see its note. What differs: a frame may be as long as its API
+needs (Produce 100 MiB, APIs that list partitions or members 4 MiB, others 1 MiB), and one request
+may hold 100 000 array elements.
 
 ## Record batches
 

@@ -44,8 +44,22 @@ impl<'a> Reader<'a> {
         Ok(i32::from_be_bytes(self.array()?))
     }
 
+    /// A variable-length number of one byte, as most are; anything else is left where it is.
+    fn small(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.bytes.split_first()?;
+        if byte >= 0x80 {
+            return None;
+        }
+        self.bytes = rest;
+        Some(byte)
+    }
+
     /// An unsigned variable-length number of at most 32 bits.
+    #[inline]
     pub(crate) fn uvarint(&mut self) -> Result<u32, WireError> {
+        if let Some(byte) = self.small() {
+            return Ok(u32::from(byte));
+        }
         let mut value = 0u32;
         for (i, &byte) in self.bytes.iter().take(5).enumerate() {
             let part = u32::from(byte & 0x7f);
@@ -68,7 +82,11 @@ impl<'a> Reader<'a> {
     }
 
     /// A signed (zigzag) variable-length number of at most 64 bits.
+    #[inline]
     pub(crate) fn varlong(&mut self) -> Result<i64, WireError> {
+        if let Some(byte) = self.small() {
+            return Ok(i64::from(byte >> 1) ^ -i64::from(byte & 1));
+        }
         let mut value = 0u64;
         for (i, &byte) in self.bytes.iter().take(10).enumerate() {
             if i == 9 && byte > 1 {

@@ -1,3 +1,5 @@
+//! Batches built, broken, patched and read back.
+
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;

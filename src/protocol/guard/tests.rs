@@ -1,3 +1,5 @@
+//! The guard on single requests; tests/hostile_bytes.rs tries every length of every version.
+
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::Encodable;
