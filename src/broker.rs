@@ -1,16 +1,26 @@
 //! Wiring: what handlers reach through a connection, and the order of start and shutdown.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::budget::Budget;
-use crate::catalog::Catalog;
-use crate::clock::Clock;
-use crate::config::Config;
+use crate::catalog::{Catalog, Environment};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, JournalSync};
 use crate::coordinator::Groups;
+use crate::coordinator::partition_log::{CatalogTopics, PartitionLog};
 use crate::handlers::fetch::session::Sessions;
 use crate::metrics::Metrics;
 use crate::partition::Registry;
-use crate::store::journal::Journal;
+use crate::partition::maintenance::{Maintenance, MaintenanceOptions};
+use crate::partition::recovery::{self, Fatal, Progress};
+use crate::partition::registry::RegistryOptions;
+use crate::store::backend::Disk;
+use crate::store::backend::disk::DiskDir;
+use crate::store::format::Format;
+use crate::store::journal::{Journal, JournalOptions, SyncPolicy};
 
 /// Budgets that handlers take shares of.
 #[derive(Clone)]
@@ -45,4 +55,118 @@ pub struct Broker {
     pub cluster_id: String,
     /// This node's id.
     pub node_id: i32,
+    maintenance: Mutex<Option<Maintenance>>,
+}
+
+impl Broker {
+    /// Opens the data directory, replays its journal and starts the background work. Blocks until
+    /// everything is ready to serve; runs on a tokio runtime.
+    pub fn start(
+        config: Arc<Config>,
+        metrics: Arc<Metrics>,
+        progress: Progress<'_>,
+        fatal: Fatal,
+    ) -> Result<Arc<Self>, String> {
+        let directory = DiskDir::open_locked(&config.data_dir)
+            .map_err(|e| format!("data directory {}: {e}", config.data_dir.display()))?;
+        let disk: Arc<dyn Disk> = Arc::new(directory);
+        let format = Format::open_or_create(disk.as_ref())
+            .map_err(|e| format!("data directory {}: {e}", config.data_dir.display()))?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let opened = recovery::open(
+            &disk,
+            journal_options(&config, &format),
+            registry_options(&config),
+            config.budgets.footers,
+            Environment {
+                node_id: config.node_id,
+                fixed: config.properties.clone(),
+            },
+            Arc::clone(&clock),
+            Arc::clone(&fatal),
+            progress,
+        )?;
+        let (partitions, catalog) = (Arc::clone(&opened.registry), Arc::clone(&opened.catalog));
+        let journal: Arc<dyn Journal> = Arc::clone(&opened.journal) as _;
+        let log = PartitionLog::new(
+            Arc::clone(&partitions),
+            Arc::clone(&catalog),
+            Arc::clone(&clock),
+            config.group.clone(),
+        );
+        let topics = Arc::new(CatalogTopics(Arc::clone(&catalog)));
+        let groups = Groups::new(
+            (&config.group).into(),
+            Arc::new(log),
+            topics,
+            Arc::clone(&clock),
+        );
+        groups.start();
+        let options = MaintenanceOptions {
+            checkpoint_bytes: config.checkpoint_interval_bytes,
+            reserve_bytes: config.disk_reserve_bytes,
+            retention_interval: retention_interval(&config),
+        };
+        let maintenance = Maintenance::start(opened, disk, options, fatal)
+            .map_err(|e| format!("cannot start the store's background thread: {e}"))?;
+        let budgets = HandlerBudgets {
+            responses: Budget::new("responses", config.budgets.responses),
+            decompression: Budget::new("decompression", config.budgets.decompression),
+        };
+        metrics.watch_budget(&budgets.responses);
+        metrics.watch_budget(&budgets.decompression);
+        groups.watch(&metrics);
+        Ok(Arc::new(Self {
+            fetch_sessions: Sessions::new(config.fetch_sessions),
+            cluster_id: format.cluster_id,
+            node_id: config.node_id,
+            maintenance: Mutex::new(Some(maintenance)),
+            config,
+            clock,
+            metrics,
+            journal,
+            catalog,
+            partitions,
+            groups,
+            budgets,
+        }))
+    }
+
+    /// Ends the background work and closes the journal, once no connection is left. The last
+    /// flush and checkpoint make the next start quick; nothing depends on them.
+    pub fn stop(&self) {
+        self.groups.stop();
+        if let Some(mut maintenance) = self.maintenance.lock().take() {
+            maintenance.stop();
+        }
+        self.journal.close();
+    }
+}
+
+fn journal_options(config: &Config, format: &Format) -> JournalOptions {
+    JournalOptions {
+        file_bytes: config.journal_file_bytes,
+        sync: match config.journal_sync {
+            JournalSync::Always => SyncPolicy::Always,
+            JournalSync::Interval(interval) => SyncPolicy::Interval(interval),
+        },
+        allow_truncate_corruption: config.journal_truncate_corruption,
+        ..JournalOptions::new(format.store_id)
+    }
+}
+
+fn registry_options(config: &Config) -> RegistryOptions {
+    RegistryOptions {
+        tail_bytes: usize::try_from(config.budgets.tail).unwrap_or(usize::MAX),
+        producers_per_partition: config.max_producers_per_partition,
+        producer_expiration_ms: config.producer_id_expiration_ms,
+    }
+}
+
+fn retention_interval(config: &Config) -> Duration {
+    Duration::from_millis(
+        u64::try_from(config.retention_check_interval_ms)
+            .unwrap_or(1)
+            .max(1),
+    )
 }

@@ -152,12 +152,20 @@ pub struct Checkpointer {
     slot_of: BTreeMap<PartitionKey, u32>,
     used: BTreeMap<u32, usize>,
     written: BTreeMap<u32, u32>,
+    /// How far the newest checkpoint's segment files reach.
+    flushed: Position,
 }
 
 impl Checkpointer {
     /// Reads the sections of a loaded checkpoint, and goes on from them.
-    pub fn load(sections: Vec<(u32, Bytes)>) -> Result<(Self, LoadedSections), String> {
-        let mut checkpointer = Self::default();
+    pub fn load(
+        root: &Root,
+        sections: Vec<(u32, Bytes)>,
+    ) -> Result<(Self, LoadedSections), String> {
+        let mut checkpointer = Self {
+            flushed: root.flushed,
+            ..Self::default()
+        };
         let mut loaded = LoadedSections::default();
         for (slot, bytes) in sections {
             checkpointer.written.insert(slot, crc32c::crc32c(&bytes));
@@ -275,8 +283,10 @@ impl Registry {
         for slot in removed {
             checkpointer.written.remove(&slot);
         }
+        // Recovery may have to fall back to the older root, and then needs all that its files lack.
+        let older_flushed = std::mem::replace(&mut checkpointer.flushed, flushed);
         if let Some(journal) = self.journal() {
-            journal.trim(flushed.min(store.trim_through()));
+            journal.trim(older_flushed.min(store.trim_through()));
         }
         Ok(())
     }
@@ -357,7 +367,7 @@ mod tests {
             .filter(|(slot, _)| *slot < FIRST_CATALOG_SLOT)
             .count();
         assert_eq!(sections, 3, "2500 partitions fill three files");
-        let (mut again, loaded) = Checkpointer::load(changed).unwrap();
+        let (mut again, loaded) = Checkpointer::load(&Root::default(), changed).unwrap();
         assert_eq!(loaded.partitions, partitions);
 
         let key = PartitionKey {

@@ -63,7 +63,11 @@ impl Maintenance {
         let thread = std::thread::Builder::new()
             .name("store-maintenance".into())
             .spawn(move || worker.run(&stopped, &fatal))?;
-        Ok(Self { registry, stop, thread: Some(thread) })
+        Ok(Self {
+            registry,
+            stop,
+            thread: Some(thread),
+        })
     }
 
     /// Flushes the tail, writes a checkpoint and ends the thread, so that the next start is quick.
@@ -122,7 +126,9 @@ impl Worker {
                     failing = true;
                 }
                 Err(error) => {
-                    fatal(format!("background work on the data directory failed: {error}"));
+                    fatal(format!(
+                        "background work on the data directory failed: {error}"
+                    ));
                     return;
                 }
             }
@@ -165,7 +171,8 @@ impl Worker {
     fn checkpoint(&mut self) -> io::Result<()> {
         // The journal is kept from the flushed position on, so an old tail would hold it.
         self.flush()?;
-        self.registry.checkpoint(&mut self.checkpoints, &mut self.checkpointer)?;
+        self.registry
+            .checkpoint(&mut self.checkpoints, &mut self.checkpointer)?;
         self.journal_at_checkpoint = self.registry.journal().map_or(0, |j| j.live_bytes());
         Ok(())
     }
@@ -190,7 +197,10 @@ impl Worker {
 }
 
 fn is_out_of_space(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 impl Registry {
@@ -212,14 +222,23 @@ impl Registry {
 
     fn retain_topic(&self, topic: &Topic, limits: Limits, now: i64) {
         for index in 0..topic.partitions {
-            let key = PartitionKey { topic: topic.no, index };
-            let Some(partition) = self.get(key) else { continue };
+            let key = PartitionKey {
+                topic: topic.no,
+                index,
+            };
+            let Some(partition) = self.get(key) else {
+                continue;
+            };
             let (log_start, runs) = partition.search(|bounds, files, tail| {
                 let mut runs: Vec<Run> = files
                     .iter()
                     .filter_map(|file| file.meta.section(key))
                     .filter(|section| section.end > bounds.log_start)
-                    .map(|s| Run { end: s.end, bytes: s.bytes, max_timestamp: s.max_timestamp })
+                    .map(|s| Run {
+                        end: s.end,
+                        bytes: s.bytes,
+                        max_timestamp: s.max_timestamp,
+                    })
                     .collect();
                 runs.sort_by_key(|run| run.end);
                 runs.extend(tail.iter().map(|b| Run {
@@ -244,7 +263,8 @@ impl Registry {
         let mut starts: BTreeMap<PartitionKey, Offset> = BTreeMap::new();
         let mut start_of = |key: PartitionKey| {
             *starts.entry(key).or_insert_with(|| {
-                self.get(key).map_or(Offset::MAX, |partition| partition.bounds().log_start)
+                self.get(key)
+                    .map_or(Offset::MAX, |partition| partition.bounds().log_start)
             })
         };
         let files: Vec<_> = self.applied.lock().files.values().cloned().collect();
@@ -256,7 +276,11 @@ impl Registry {
             .collect();
         if !removed.is_empty() {
             let flushed = self.applied.lock().flushed;
-            self.commit_segments(SegmentsEntry { flushed, added: Vec::new(), removed });
+            self.commit_segments(SegmentsEntry {
+                flushed,
+                added: Vec::new(),
+                removed,
+            });
         }
     }
 

@@ -8,14 +8,19 @@ pub mod checkpoint;
 pub mod entries;
 mod flush;
 pub mod log;
+pub mod maintenance;
 pub mod producer_state;
 pub mod read;
+pub mod recovery;
 pub mod registry;
 pub mod retention;
 pub mod shard;
 pub mod tail;
 pub mod time_search;
 pub mod waiters;
+
+#[cfg(test)]
+mod tests;
 
 pub use log::{Bounds, Partition};
 pub use registry::Registry;

@@ -48,26 +48,43 @@ pub fn open(
     fatal: Fatal,
     progress: Progress<'_>,
 ) -> Result<Opened, String> {
-    let (checkpoints, loaded) = CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
+    let (checkpoints, loaded) =
+        CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
     let segments = Arc::new(SegmentStore::new(Arc::clone(disk), footer_bytes));
     let start = Start::from_checkpoint(loaded, environment)?;
     let catalog = Arc::new(Catalog::new(start.image));
-    let registry =
-        Arc::new(Registry::new(options, Arc::clone(&catalog), Arc::clone(&segments), clock));
+    let registry = Arc::new(Registry::new(
+        options,
+        Arc::clone(&catalog),
+        Arc::clone(&segments),
+        clock,
+    ));
     registry.restore(&start.root, &start.sections)?;
 
     let mut opened =
         FileJournal::open(Arc::clone(disk), journal_options).map_err(|e| e.to_string())?;
-    let replay = Replay { captured: start.captured };
+    let replay = Replay {
+        captured: start.captured,
+    };
     opened
-        .replay(Position(0), &mut |group| registry.take_in(group, Some(replay)), progress)
+        .replay(
+            start.root.flushed.min(start.captured),
+            &mut |group| registry.take_in(group, Some(replay)),
+            progress,
+        )
         .map_err(|e| e.to_string())?;
     registry.finish_recovery()?;
 
     let journal = opened.start(Arc::clone(&registry) as _, fatal);
     registry.attach(Arc::clone(&journal) as _);
     catalog.attach(Arc::clone(&journal) as _);
-    Ok(Opened { registry, catalog, journal, checkpoints, checkpointer: start.checkpointer })
+    Ok(Opened {
+        registry,
+        catalog,
+        journal,
+        checkpoints,
+        checkpointer: start.checkpointer,
+    })
 }
 
 /// What a checkpoint gives recovery to start from.
@@ -84,18 +101,27 @@ impl Start {
         let Some(loaded) = loaded else {
             return Ok(Self {
                 captured: Position(0),
-                root: Root { next_file: 1, ..Root::default() },
+                root: Root {
+                    next_file: 1,
+                    ..Root::default()
+                },
                 image: Image::empty(environment),
                 sections: LoadedSections::default(),
                 checkpointer: Checkpointer::default(),
             });
         };
         let root = Root::decode(&loaded.root)?;
-        let (checkpointer, mut sections) = Checkpointer::load(loaded.sections)?;
+        let (checkpointer, mut sections) = Checkpointer::load(&root, loaded.sections)?;
         let catalog = std::mem::take(&mut sections.catalog);
         let image = Image::decode(catalog.iter().map(|section| &section[..]), environment)
             .map_err(|e| format!("the catalog in the checkpoint cannot be read: {e}"))?;
-        Ok(Self { captured: loaded.captured, root, image, sections, checkpointer })
+        Ok(Self {
+            captured: loaded.captured,
+            root,
+            image,
+            sections,
+            checkpointer,
+        })
     }
 }
 
@@ -105,9 +131,15 @@ impl Registry {
         let image = self.catalog.image();
         for topic in image.topics() {
             for index in 0..topic.partitions {
-                let key = PartitionKey { topic: topic.no, index };
+                let key = PartitionKey {
+                    topic: topic.no,
+                    index,
+                };
                 let Some(shard) = self.shard_for(topic, index) else {
-                    return Err(format!("topic {} has no shard for partition {index}", topic.name));
+                    return Err(format!(
+                        "topic {} has no shard for partition {index}",
+                        topic.name
+                    ));
                 };
                 let sequence = sections.partitions.get(&key).cloned().unwrap_or_default();
                 let bounds = Bounds {
@@ -126,11 +158,21 @@ impl Registry {
         applied.flushed = root.flushed;
         for file in &root.files {
             let file = match self.segments.meta(*file) {
-                Ok(meta) => SegmentFile { meta, damaged: false },
+                Ok(meta) => SegmentFile {
+                    meta,
+                    damaged: false,
+                },
                 Err(error) => {
                     tracing::error!(file = file.0, %error, "a segment file serves nothing");
-                    let meta = SegmentMeta { file: *file, bytes: 0, sections: Vec::new() };
-                    SegmentFile { meta, damaged: true }
+                    let meta = SegmentMeta {
+                        file: *file,
+                        bytes: 0,
+                        sections: Vec::new(),
+                    };
+                    SegmentFile {
+                        meta,
+                        damaged: true,
+                    }
                 }
             };
             self.list_file(&mut applied, Arc::new(file));
