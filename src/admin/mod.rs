@@ -77,14 +77,14 @@ impl Readiness {
             "Bytes of journal replayed at the start",
             gauge,
             None,
-            { move || done.done_bytes.load(Ordering::Relaxed) as f64 },
+            move || done.done_bytes.load(Ordering::Relaxed) as f64,
         );
         metrics.sample(
             "replay_total_bytes",
             "Bytes of journal to replay at the start",
             gauge,
             None,
-            { move || total.total_bytes.load(Ordering::Relaxed) as f64 },
+            move || total.total_bytes.load(Ordering::Relaxed) as f64,
         );
     }
 }

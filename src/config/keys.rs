@@ -578,7 +578,7 @@ static GROUPS: &[Key] = &[
 ];
 
 static STORE: &[Key] = &[
-    mapped(
+    honoured(
         "log.dirs",
         "data",
         "The data directory; the first of several is used",

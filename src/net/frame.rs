@@ -45,7 +45,7 @@ pub enum ReadError {
     #[error("idle for too long")]
     Idle,
     /// A length that no frame has, or that is over the bound.
-    #[error("a request of {length} bytes{api} is refused, the most is {most} bytes ({key})")]
+    #[error("a request of {length} bytes{api} is refused, the most is {most} bytes ({key}){hint}")]
     Length {
         /// As the client sent it.
         length: i32,
@@ -55,6 +55,8 @@ pub enum ReadError {
         most: usize,
         /// Where the bound comes from.
         key: &'static str,
+        /// What the client may be, if it is none of Kafka's.
+        hint: &'static str,
     },
     /// An API that is not served.
     #[error("API key {0} is not served here")]
@@ -253,6 +255,7 @@ impl FrameReader {
                 api: String::new(),
                 most: self.limits.max_bytes,
                 key: "socket.request.max.bytes",
+                hint: hint(length),
             }),
         }
     }
@@ -275,6 +278,7 @@ impl FrameReader {
                 api: format!(" for {}", row.name),
                 most: row.max_frame_bytes,
                 key: "a bound of this API",
+                hint: "",
             });
         }
         Ok(())
@@ -286,6 +290,17 @@ impl FrameReader {
         } else {
             &self.limits.requests
         }
+    }
+}
+
+/// Other protocols, read as a length.
+fn hint(length: i32) -> &'static str {
+    match length.to_be_bytes() {
+        [0x16, 3, ..] => "; this is the start of TLS, which is not served here",
+        bytes if [*b"GET ", *b"POST", *b"HEAD", *b"PUT "].contains(&bytes) => {
+            "; this is HTTP, which is served on admin.port only"
+        }
+        _ => "",
     }
 }
 

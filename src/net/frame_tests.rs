@@ -108,6 +108,19 @@ async fn hostile_lengths_end_it_before_anything_is_reserved() {
 }
 
 #[tokio::test]
+async fn other_protocols_are_named() {
+    for (bytes, name) in [
+        (&b"GET / HTTP/1.1\r\n"[..], "HTTP"),
+        (&[0x16, 3, 1, 2, 0, 1], "TLS"),
+    ] {
+        let (mut client, mut reader, _write) = reader(limits()).await;
+        client.write_all(bytes).await.unwrap();
+        let text = reader.next().await.unwrap_err().to_string();
+        assert!(text.contains(name), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn each_api_has_its_bound() {
     let (mut client, mut reader, _write) = reader(limits()).await;
     let most = api::lookup(METADATA).unwrap().max_frame_bytes;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -175,6 +176,8 @@ impl<S: Sessions> Acceptor<S> {
         };
         // Small answers must not wait for the client's acknowledgement of earlier ones.
         stream.set_nodelay(true).ok();
+        // A machine that vanished is noticed even while its request waits.
+        SockRef::from(&stream).set_keepalive(true).ok();
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let peer = Peer {
             id,
