@@ -312,3 +312,16 @@ fn respond<R: Encodable + HeaderVersion>(
     )?;
     Ok(Answer::new(frame, reply.after))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::api::ROWS;
+
+    /// Guards against an API that is advertised and does not work.
+    #[test]
+    fn every_api_in_the_table_has_a_handler() {
+        let missing: Vec<_> = ROWS.iter().filter(|row| !handles(row.api)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}
