@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub const BOOTSTRAP_VARIABLE: &str = "PROTOCOL_TESTS_BOOTSTRAP";
 
 /// The environment variable that names the server binary to test.
-pub const BINARY_VARIABLE: &str = "SHARDGATE_BIN";
+pub const BINARY_VARIABLE: &str = "PROTOCOL_TESTS_SERVER";
 
 /// The foreign broker that this run tests, if the environment names one.
 pub fn foreign() -> Option<String> {
