@@ -117,7 +117,7 @@ impl Registry {
             max_bytes,
             whole_first: true,
         };
-        let piece = storage(read_section(self, file, &want, false), key)?;
+        let piece = self.storage(read_section(self, file, &want, false), key)?;
         Ok(piece.into_iter().map(|piece| piece.bytes).collect())
     }
 
@@ -140,13 +140,13 @@ impl Registry {
         };
         match read_section(self, &file, &want, true) {
             Err(ReadError::WouldBlock) => {}
-            other => return storage(other, key),
+            other => return self.storage(other, key),
         }
         let registry = Arc::clone(self);
         let task =
             tokio::task::spawn_blocking(move || read_section(&registry, &file, &want, false));
         match task.await {
-            Ok(result) => storage(result, key),
+            Ok(result) => self.storage(result, key),
             Err(error) => Err(ReadFailure::Storage(format!(
                 "the read was cut off: {error}"
             ))),
@@ -330,16 +330,22 @@ fn walk(bytes: &[u8], want: &Want, at_end: bool) -> Walk {
     }
 }
 
-fn storage<T>(result: Result<T, ReadError>, key: PartitionKey) -> Result<T, ReadFailure> {
-    result.map_err(|error| {
-        if let ReadError::Io { file, source } = &error {
-            tracing::error!(
-                partition = %key, file = file.0, error = %source,
-                "the disk failed while a segment file was read; its records cannot be served"
-            );
-        } else {
+impl Registry {
+    /// Tells of a failed read. Damage costs its own records; a failing device ends the process, as
+    /// nothing it said lately can be trusted.
+    pub(super) fn storage<T>(
+        &self,
+        result: Result<T, ReadError>,
+        key: PartitionKey,
+    ) -> Result<T, ReadFailure> {
+        result.map_err(|error| {
+            if let ReadError::Io { source, .. } = &error
+                && source.raw_os_error().is_some()
+            {
+                (self.fatal)(format!("partition {key} cannot be read: {error}"));
+            }
             tracing::error!(partition = %key, %error, "stored records cannot be served");
-        }
-        ReadFailure::Storage(error.to_string())
-    })
+            ReadFailure::Storage(error.to_string())
+        })
+    }
 }

@@ -58,6 +58,7 @@ pub fn open(
         Arc::clone(&catalog),
         Arc::clone(&segments),
         clock,
+        Arc::clone(&fatal),
     ));
     registry.restore(&start.root, &start.sections)?;
 

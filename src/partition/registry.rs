@@ -13,6 +13,7 @@ use crate::catalog::{Catalog, Topic};
 use crate::clock::Clock;
 use crate::partition::entries::encode_log_start;
 use crate::partition::log::{Bounds, Partition};
+use crate::partition::recovery::Fatal;
 use crate::partition::shard::{Appended, PartitionSequence, Prepared, Refused, SegmentFile, Shard};
 use crate::store::journal::{Entry, EntryKind, Group, Journal};
 use crate::store::segment::SegmentStore;
@@ -37,6 +38,7 @@ pub struct Registry {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) partitions: DashMap<PartitionKey, Arc<Partition>>,
     pub(super) shards: DashMap<ShardId, Arc<Shard>>,
+    pub(super) fatal: Fatal,
     journal: OnceLock<Arc<dyn Journal>>,
     budget: Arc<Semaphore>,
     writable: AtomicBool,
@@ -119,6 +121,7 @@ impl Registry {
         catalog: Arc<Catalog>,
         segments: Arc<SegmentStore>,
         clock: Arc<dyn Clock>,
+        fatal: Fatal,
     ) -> Self {
         Self {
             budget: Arc::new(Semaphore::new(options.tail_bytes)),
@@ -126,6 +129,7 @@ impl Registry {
             catalog,
             segments,
             clock,
+            fatal,
             partitions: DashMap::new(),
             shards: DashMap::new(),
             journal: OnceLock::new(),

@@ -54,15 +54,12 @@ impl Registry {
         if partition.is_deleted() {
             return Err(ReadFailure::Deleted);
         }
-        let (registry, partition) = (Arc::clone(self), Arc::clone(partition));
+        let (key, registry, partition) = (partition.key, Arc::clone(self), Arc::clone(partition));
         let task = tokio::task::spawn_blocking(move || {
             registry.find_by_time_blocking(&partition, target, decompressed_limit)
         });
         match task.await {
-            Ok(result) => result.map_err(|error| {
-                tracing::error!(%error, "a search by time met records that cannot be read");
-                ReadFailure::Storage(error.to_string())
-            }),
+            Ok(result) => self.storage(result, key),
             Err(error) => Err(ReadFailure::Storage(format!(
                 "the search was cut off: {error}"
             ))),
