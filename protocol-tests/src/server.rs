@@ -53,9 +53,14 @@ impl Server {
 
     /// Starts a server on an empty data directory, with more settings as `key=value`.
     pub fn with_settings(settings: &[&str]) -> Server {
+        Server::on_port(free_port(), settings)
+    }
+
+    /// Starts a server that clients reach at `port`, whichever `listeners` the settings name.
+    pub fn on_port(port: u16, settings: &[&str]) -> Server {
         let mut server = Server {
             settings: settings.iter().map(|s| s.to_string()).collect(),
-            port: free_port(),
+            port,
             home: tempfile::Builder::new()
                 .prefix("shardgate-test-")
                 .tempdir()
@@ -216,7 +221,8 @@ fn signal(name: &str, pid: u32) {
     );
 }
 
-fn free_port() -> u16 {
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
     let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
     socket
         .local_addr()

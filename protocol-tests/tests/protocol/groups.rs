@@ -547,3 +547,36 @@ fn a_group_goes_on_where_it_committed() {
     client::poll_until(&second, &mut rest, |seen| seen.len() >= 60);
     assert_eq!((rest[0].offset, rest.len()), (40, 60));
 }
+
+#[test]
+fn members_that_vanish_while_joining_do_not_hold_the_group_up() {
+    let mut wire = Wire::open();
+    let group = unique("group");
+    let mut generation = settle(&mut wire, &group, None);
+    let me = generation.member_id.to_string();
+    for round in 0..3 {
+        let mut ghost = Wire::open();
+        let mut request = join_request(&group, "", None).with_session_timeout_ms(6_000);
+        request.member_id = ghost.call(5, &request).member_id;
+        ghost.send(5, &request);
+        drop(ghost);
+        wait_for("the rebalance is known", || {
+            let code = heartbeat(&mut wire, &group, generation.generation_id, &me, None);
+            (code == REBALANCE_IN_PROGRESS).then_some(())
+        });
+        generation = join(&mut wire, &group, &me, None);
+        assert_eq!(generation.error_code, 0, "round {round}");
+        let synced = wire.call(3, &sync_request(&group, &generation, &[(&me, "all")]));
+        assert_eq!(synced.error_code, 0, "round {round}");
+    }
+    wait_for("only the living member is left", || {
+        let code = heartbeat(&mut wire, &group, generation.generation_id, &me, None);
+        if code == REBALANCE_IN_PROGRESS {
+            generation = join(&mut wire, &group, &me, None);
+            wire.call(3, &sync_request(&group, &generation, &[(&me, "all")]));
+            return None;
+        }
+        (generation.members.len() == 1).then_some(())
+    });
+    assert_eq!(state(&mut wire, &group), "Stable");
+}

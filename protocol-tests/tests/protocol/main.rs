@@ -4,6 +4,7 @@ mod connection;
 mod crash;
 mod fetch;
 mod groups;
+mod listeners;
 mod offsets;
 mod produce;
 mod restart;

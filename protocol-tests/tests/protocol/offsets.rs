@@ -4,7 +4,7 @@ use kafka_protocol::messages::DeleteRecordsRequest;
 use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
 };
-use protocol_tests::batch::Batch;
+use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
 use protocol_tests::wire::Wire;
 use protocol_tests::{bootstrap, client};
@@ -151,4 +151,45 @@ fn deleted_records_are_gone_and_the_log_starts_behind_them() {
         produce(&mut wire, &topic, 0, &Batch::of(&["next"])).base_offset,
         10
     );
+}
+
+#[test]
+fn a_reader_at_the_log_start_sees_records_or_out_of_range_while_records_are_deleted() {
+    let mut wire = Wire::open();
+    let topic = new_topic(&mut wire, 1, &[]);
+    let deleter = std::thread::spawn({
+        let topic = topic.clone();
+        move || {
+            let mut wire = Wire::open();
+            for _ in 0..150 {
+                let batch = Batch::of(&["a", "b", "c"]);
+                let end = produce(&mut wire, &topic, 0, &batch).base_offset + 3;
+                assert_eq!(delete_records(&mut wire, &topic, (end - 4).max(0)).0, 0);
+            }
+        }
+    });
+    let mut position = 0;
+    while !deleter.is_finished() {
+        let fetched = fetch(&mut wire, &topic, 0, Wanted::from(position));
+        match fetched.error_code {
+            0 => {
+                let records = fetched.records.unwrap_or_default();
+                for batch in headers(&records) {
+                    assert!(batch.intact && batch.last_offset >= position);
+                    position = batch.last_offset + 1;
+                }
+            }
+            OFFSET_OUT_OF_RANGE => {
+                let start = list_offsets(&mut wire, &topic, 0, -2).offset;
+                assert!(
+                    start > position,
+                    "out of range at {position}, the log starts at {start}"
+                );
+                position = start;
+            }
+            code => panic!("error {code} at {position}"),
+        }
+    }
+    deleter.join().expect("the deleter");
+    assert_eq!(list_offsets(&mut wire, &topic, 0, -1).offset, 450);
 }
