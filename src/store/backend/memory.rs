@@ -356,9 +356,11 @@ impl Inode {
                     _ => random.below(2) == 0,
                 };
                 if !keep {
-                    for at in sector..(sector + SECTOR).min(end) {
-                        bytes[at] = before.get(at - start).copied().unwrap_or(0);
-                    }
+                    let stop = (sector + SECTOR).min(end);
+                    bytes[sector..stop].fill(0);
+                    let old = before.get(sector - start..).unwrap_or_default();
+                    let old = &old[..old.len().min(stop - sector)];
+                    bytes[sector..sector + old.len()].copy_from_slice(old);
                 }
             }
         }

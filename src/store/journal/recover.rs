@@ -145,12 +145,17 @@ impl Recovery<'_> {
         }
         fronts.sort_by_key(|(_, first, _)| first.number);
         let needed = trimmed.0 + 1;
-        let Some(start) = fronts
+        let start = fronts
             .iter()
-            .rposition(|(_, first, _)| first.first.0 <= needed)
-        else {
+            .rposition(|(_, first, _)| first.first.0 <= needed);
+        let Some(mut start) = start else {
             return Ok(());
         };
+        // Files that go before it are kept as long as they are there: the group that calls them
+        // trimmed may turn out to be torn, and then the journal ends in one of them.
+        while start > 0 && follows(&fronts[start - 1].2, &fronts[start].1) {
+            start -= 1;
+        }
         for front in fronts.drain(start..) {
             let continues = |before: &Header| follows(before, &front.1);
             if self
@@ -221,6 +226,18 @@ impl Recovery<'_> {
         Ok(())
     }
 
+    /// Where the group behind the chain's end should be: right there, unless the ones after it
+    /// lie in another file.
+    fn unreadable(&self) -> End {
+        match self.behind.iter().min_by_key(|(_, header)| header.number) {
+            Some((file, header)) if *file != self.end().file && header.place > 0 => End {
+                file: *file,
+                place: 0,
+            },
+            _ => self.end(),
+        }
+    }
+
     /// Decides whether the chain's end is a torn tail, checks and makes durable what nobody
     /// knows as synced.
     fn judge(&mut self) -> Result<(), JournalError> {
@@ -240,7 +257,8 @@ impl Recovery<'_> {
                 "group {} cannot be read, though a later group knows it as synced",
                 number + 1
             );
-            return self.damaged(self.end(), last.map_or(1, |last| last.last().0 + 1), why);
+            let from = last.map_or(1, |last| last.last().0 + 1);
+            return self.damaged(self.unreadable(), from, why);
         }
         if !self.behind.is_empty() {
             self.note_cut(format!("group {} is incomplete", number + 1));

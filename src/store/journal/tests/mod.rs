@@ -12,7 +12,11 @@ use crate::store::backend::Disk;
 use crate::store::backend::memory::MemoryDisk;
 use crate::types::TopicNo;
 
+mod bench;
+mod crash;
+mod damage;
 mod threads;
+mod world;
 
 const STORE: Uuid = Uuid::from_u128(0x5157);
 

@@ -92,3 +92,168 @@ fn an_error_is_fatal_once_and_nothing_is_acknowledged_after_it() {
         );
     }
 }
+
+#[test]
+fn no_space_for_a_spare_file_is_told_and_not_fatal() {
+    let disk = FaultDisk::new(Arc::new(MemoryDisk::new()), 1);
+    let journal = FileJournal::open(Arc::new(disk.clone()), options()).unwrap();
+    disk.add(Rule::new(Op::Create, "journal/", Fault::Enospc));
+    let journal = journal.start(Arc::new(Recorder::default()), no_fatal());
+    wait_until("the shortage", || journal.stats().short_of_space);
+    journal.append(entry(1, 100));
+    wait_until("an entry in the first file", || {
+        journal.durable() == Position(1)
+    });
+    for number in 2..=20 {
+        journal.append(entry(number, 10_000));
+    }
+    wait_until("the first file to be full", || {
+        journal.durable() >= Position(3)
+    });
+    disk.clear();
+    wait_until("the rest, once there is space", || {
+        journal.durable() == Position(20)
+    });
+    wait_until("the end of the shortage", || {
+        !journal.stats().short_of_space
+    });
+    journal.close();
+}
+
+#[test]
+fn a_full_disk_in_the_middle_of_a_spare_file_leaves_no_half_file() {
+    let memory = MemoryDisk::new();
+    memory.set_capacity(Some(80 * 1024));
+    let journal = FileJournal::open(Arc::new(memory.clone()), options()).unwrap();
+    let journal = journal.start(Arc::new(Recorder::default()), no_fatal());
+    wait_until("the shortage", || journal.stats().short_of_space);
+    journal.append(entry(1, 100));
+    wait_until("the entry", || journal.durable() == Position(1));
+    memory.set_capacity(None);
+    wait_until("a spare file", || journal.stats().spare_files == 1);
+    journal.close();
+    let lens: Vec<_> = memory
+        .names()
+        .iter()
+        .map(|n| memory.contents(n).unwrap().len())
+        .collect();
+    assert_eq!(lens, [32 * 1024, 64 * 1024]);
+}
+
+#[test]
+fn what_queues_up_behind_a_sync_goes_in_one_group() {
+    let disk = FaultDisk::new(Arc::new(MemoryDisk::new()), 1);
+    let recorder = Arc::new(Recorder::default());
+    let options = JournalOptions {
+        first_zero_bytes: 64 * 1024,
+        ..options()
+    };
+    let journal = FileJournal::open(Arc::new(disk.clone()), options).unwrap();
+    let journal = journal.start(Arc::clone(&recorder) as Arc<dyn Sink>, no_fatal());
+    wait_until("a spare file", || journal.stats().spare_files == 1);
+    disk.add(Rule::new(Op::Sync, "journal/", Fault::Stall).times(1));
+    let mut durable = journal.subscribe();
+    journal.append(entry(1, 100));
+    wait_until("the sync", || disk.stalled() == 1);
+    for number in 2..=50 {
+        journal.append(entry(number, 100));
+    }
+    assert_eq!(journal.durable(), Position(0));
+    assert_eq!(journal.appended(), Position(50));
+    assert_eq!(journal.stats().queue_entries, 49);
+    disk.clear();
+    wait_until("all of it", || journal.durable() == Position(50));
+    let groups: Vec<_> = recorder
+        .groups
+        .lock()
+        .iter()
+        .map(|g| g.entries.len())
+        .collect();
+    assert_eq!(groups, [1, 49]);
+    assert_eq!(recorder.groups.lock()[1].charge, 4900);
+    assert!(durable.has_changed().unwrap());
+    assert_eq!(*durable.borrow_and_update(), Position(50));
+}
+
+#[test]
+fn with_an_interval_entries_count_once_written_and_sync_makes_them_safe() {
+    let memory = MemoryDisk::new();
+    let disk = FaultDisk::new(Arc::new(memory.clone()), 1);
+    let sync = SyncPolicy::Interval(Duration::from_secs(3600));
+    let options = JournalOptions {
+        sync,
+        first_zero_bytes: 64 * 1024,
+        ..options()
+    };
+    let journal = FileJournal::open(Arc::new(disk.clone()), options.clone()).unwrap();
+    let journal = journal.start(Arc::new(Recorder::default()), no_fatal());
+    for number in 1..=10 {
+        journal.append(entry(number, 100));
+    }
+    wait_until("the write", || journal.durable() == Position(10));
+    let kept = |seed| {
+        let disk = Arc::new(memory.crash(seed));
+        let mut opened = FileJournal::open(disk, options.clone()).unwrap();
+        replay(&mut opened, Position(0)).unwrap().len()
+    };
+    assert!(
+        (0..40).any(|seed| kept(seed) < 10),
+        "a power cut may take it back"
+    );
+    journal.sync();
+    assert!((0..40).all(|seed| kept(seed) == 10));
+    disk.add(Rule::new(Op::Sync, "journal/", Fault::Stall));
+    journal.append(entry(11, 100));
+    wait_until("the write", || journal.durable() == Position(11));
+    disk.clear();
+    journal.close();
+    assert!((0..40).all(|seed| kept(seed) == 11), "closing syncs");
+}
+
+#[test]
+fn trimmed_files_are_used_again_and_live_bytes_fall() {
+    let memory = MemoryDisk::new();
+    let options = JournalOptions {
+        file_bytes: 1 << 20,
+        first_zero_bytes: 1 << 20,
+        ..options()
+    };
+    let journal = FileJournal::open(Arc::new(memory.clone()), options.clone()).unwrap();
+    let journal = journal.start(Arc::new(Recorder::default()), no_fatal());
+    for number in 1..=600 {
+        let position = journal.append(entry(number, 20_000));
+        if number % 50 == 0 {
+            wait_until("the entries", || journal.durable() == position);
+            journal.trim(Position(number - 10));
+        }
+    }
+    let stats = journal.stats();
+    assert!(
+        stats.bytes > 12_000_000 && stats.live_bytes < 3 << 20,
+        "{stats:?}"
+    );
+    wait_until("files to be given back", || journal.stats().files <= 8);
+    journal.close();
+    drop(journal);
+    let mut opened = FileJournal::open(Arc::new(memory), options).unwrap();
+    assert_eq!(replay(&mut opened, Position(590)).unwrap().len(), 10);
+}
+
+#[test]
+fn a_panic_in_the_sink_is_fatal() {
+    struct Panics;
+    impl Sink for Panics {
+        fn commit(&self, _group: Group) {
+            panic!("a defect in the sink (part of a test)");
+        }
+    }
+    let messages = Arc::new(Mutex::new(Vec::new()));
+    let to = Arc::clone(&messages);
+    let journal = FileJournal::open(Arc::new(MemoryDisk::new()), options()).unwrap();
+    let journal = journal.start(Arc::new(Panics), Arc::new(move |m| to.lock().push(m)));
+    journal.append(entry(1, 10));
+    wait_until("the message", || !messages.lock().is_empty());
+    assert!(messages.lock()[0].contains("journal-commit"));
+    assert_eq!(journal.durable(), Position(0));
+    journal.close();
+}
