@@ -32,6 +32,9 @@ pub const MAGIC: i8 = 2;
 /// "No timestamp" in records, "no producer" in batch headers.
 pub const NONE: i64 = -1;
 
+/// The length of the smallest message of any format.
+const SMALLEST_LENGTH: i32 = 14;
+
 const AT_LENGTH: usize = 8;
 const AT_LEADER_EPOCH: usize = 12;
 const AT_MAGIC: usize = 16;
@@ -174,6 +177,9 @@ impl BatchInfo {
             return Err(incomplete(HEADER_BYTES));
         }
         let length = i32::from_be_bytes(field(bytes, AT_LENGTH));
+        if length < SMALLEST_LENGTH {
+            return Err(BatchError::Length(length));
+        }
         match i8::from_be_bytes(field(bytes, AT_MAGIC)) {
             MAGIC => {}
             old @ (0 | 1) => return Err(BatchError::OldFormat(old)),
