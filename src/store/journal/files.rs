@@ -195,11 +195,6 @@ impl Pool {
         self.wake.notify_all();
     }
 
-    /// Takes a file in as the next one to use, whatever its size.
-    pub(super) fn offer(&self, file: JournalFile) {
-        self.state.lock().ready.push_back(file);
-    }
-
     fn take(&self, bytes: u64) -> Option<JournalFile> {
         let mut state = self.state.lock();
         let ready = match state.ready.iter().position(|file| file.capacity >= bytes) {

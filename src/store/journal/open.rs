@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::core::{Core, Start};
 use super::file::FileJournal;
-use super::files::{FOLDER, Files, LiveFile, Pool};
+use super::files::{FOLDER, Files, JournalFile, LiveFile, Pool};
 use super::group::{self, BLOCK};
 use super::reader::{Reader, failed};
 use super::recover::{ChainFile, recover};
@@ -26,6 +26,8 @@ const MIN_FIRST: u64 = 64 * 1024;
 pub struct Opened {
     options: JournalOptions,
     chain: VecDeque<ChainFile>,
+    /// The file to begin with where no file holds a group yet.
+    first: Option<JournalFile>,
     pool: Arc<Pool>,
     cut: Option<String>,
     ledger: Ledger,
@@ -45,17 +47,17 @@ impl FileJournal {
         }
         let pool = Pool::new(disk, options.file_bytes / BLOCK * BLOCK, recovered.next_id);
         let mut spares = recovered.spares;
+        let mut first = None;
         if recovered.chain.is_empty() {
             spares.sort_by_key(|file| file.capacity);
-            let first = match spares.pop_if(|file| file.capacity >= MIN_FIRST) {
-                Some(file) => file,
+            first = match spares.pop_if(|file| file.capacity >= MIN_FIRST) {
+                Some(file) => Some(file),
                 None => {
                     let bytes = options.first_zero_bytes.min(options.file_bytes).max(BLOCK);
-                    pool.make(bytes / BLOCK * BLOCK)
-                        .map_err(failed("make a file in", FOLDER))?
+                    let made = pool.make(bytes / BLOCK * BLOCK);
+                    Some(made.map_err(failed("make a file in", FOLDER))?)
                 }
             };
-            pool.offer(first);
         }
         for file in spares {
             pool.retire(file);
@@ -64,6 +66,7 @@ impl FileJournal {
         Ok(Opened {
             options,
             chain,
+            first,
             pool: Arc::new(pool),
             cut,
             ledger: Ledger::default(),
@@ -164,14 +167,18 @@ impl Opened {
                 ..start
             };
         }
-        let live = self
-            .chain
-            .into_iter()
-            .map(|file| LiveFile {
-                last: file.last.last(),
-                file: file.file,
-            })
-            .collect();
+        if let Some(first) = &self.first {
+            start.capacity = first.capacity;
+        }
+        let groups = self.chain.into_iter().map(|file| LiveFile {
+            last: file.last.last(),
+            file: file.file,
+        });
+        let first = self.first.map(|file| LiveFile {
+            last: Position(0),
+            file,
+        });
+        let live = groups.chain(first).collect();
         let inbox = Inbox::new(start.last, start.trimmed);
         Writer {
             core: Core::new(start, self.options.max_group, self.options.sync),
