@@ -247,14 +247,17 @@ async fn check(
     refuse_flaws(&opened)?;
     let stamping = match settings.timestamp_type {
         TimestampType::LogAppendTime => Stamping::LogAppendTime,
-        TimestampType::CreateTime if opened.max_timestamp != info.max_timestamp => {
-            Stamping::MaxTimestamp(opened.max_timestamp)
+        TimestampType::CreateTime
+            if opened.max_timestamp == info.max_timestamp
+                && info.timestamp_type() == batch::TimestampType::CreateTime =>
+        {
+            Stamping::Keep
         }
-        TimestampType::CreateTime => Stamping::Keep,
+        TimestampType::CreateTime => Stamping::MaxTimestamp(opened.max_timestamp),
     };
     let prepared = Prepared {
         last_offset_delta: info.last_offset_delta,
-        max_timestamp: info.max_timestamp,
+        max_timestamp: opened.max_timestamp,
         claim: claim_of(&info),
         stamping,
         charge: 0,
