@@ -213,7 +213,9 @@ impl Machine {
         decision: Decision,
         position: Option<Position>,
     ) -> Vec<(Token, Reply)> {
+        let mut look_again = matches!(decision.change, Change::Session(_));
         for record in &decision.records {
+            look_again |= record.is_tombstone();
             self.apply(record);
         }
         let name = decision.group;
@@ -238,7 +240,9 @@ impl Machine {
         {
             group.changed = position;
         }
-        self.settle(&name);
+        if look_again {
+            self.settle(&name);
+        }
         decision.effects
     }
 
@@ -283,7 +287,24 @@ impl Machine {
             {
                 group.session = Session::restore(stored, now);
             }
+            self.shrink(now, &name);
             self.settle(&name);
+        }
+    }
+
+    /// A group that is larger than `group.max.size`, which was lowered while it was away, starts
+    /// with a rebalance: its late members find no room.
+    fn shrink(&mut self, now: Now, name: &Name) {
+        let members = self.groups.get(name).map_or(0, |g| g.session.members.len());
+        if members > self.settings.max_size {
+            let mut draft = self.draft(now, name);
+            draft.prepare_rebalance();
+            let decision = draft.finish();
+            if let (Change::Session(session), Some(group)) =
+                (decision.change, self.groups.get_mut(name))
+            {
+                group.session = *session;
+            }
         }
     }
 

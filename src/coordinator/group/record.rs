@@ -121,6 +121,14 @@ impl Record {
         }
     }
 
+    /// Whether it says that something is no more.
+    pub fn is_tombstone(&self) -> bool {
+        match self {
+            Self::Group { value, .. } => value.is_none(),
+            Self::Offset { value, .. } => value.is_none(),
+        }
+    }
+
     /// Key and value as they are stored.
     pub fn encode(&self) -> LogRecord {
         let mut key = BytesMut::new();

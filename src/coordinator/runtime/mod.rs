@@ -177,6 +177,11 @@ impl Groups {
             answer: None,
         };
         if let Err(error) = self.store(&mut part, now, decision, &mut own) {
+            let error = match (error, &command) {
+                (ResponseError::InvalidCommitOffsetSize, Command::Commit { .. }) => error,
+                (ResponseError::InvalidCommitOffsetSize, _) => ResponseError::UnknownServerError,
+                (error, _) => error,
+            };
             let (value, after) = (command.refuse(error), part.last);
             return Submitted::Answered(Held { value, after });
         }
