@@ -137,10 +137,13 @@ fn create(
 fn new_topic(topic: &CreatableTopic, config: &Config, node: i32) -> Result<NewTopic, Refusal> {
     let name = topic.name.as_str();
     if names::is_internal(name) {
-        return Err(Refusal::new(
-            ErrorCode::InvalidTopicException,
-            format!("{name} is internal: its coordinator creates it when it is needed"),
-        ));
+        let code = match name {
+            // Clients may count on it: it is there from the first group on.
+            names::CONSUMER_OFFSETS => ErrorCode::TopicAlreadyExists,
+            _ => ErrorCode::InvalidTopicException,
+        };
+        let text = format!("{name} is internal: its coordinator creates it when it is needed");
+        return Err(Refusal::new(code, text));
     }
     let configs = from_request(topic.configs.iter().map(|config| {
         let def = table(Scope::Topic).get(&config.name);
@@ -313,7 +316,8 @@ mod tests {
         assert_eq!(code(&with_config("no.such.config", Some("1"))), 40);
         assert_eq!(code(&with_config("retention.ms", Some("abc"))), 40);
         assert_eq!(code(&with_config("retention.ms", None)), 40);
-        assert_eq!(code(&asked("__consumer_offsets", 1, 1)), 17);
+        assert_eq!(code(&asked("__transaction_state", 1, 1)), 17);
+        assert_eq!(code(&asked("__consumer_offsets", 1, 1)), 36);
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! groups. The answer leaves once the changes are durable.
 //!
 //! Deliberate gaps: client metrics subscriptions (KIP-714) and log levels (KIP-412) are refused.
-//! Broker configs are kept and shown; those that topics inherit take effect at once. A broker config
-//! that Kafka does not have is refused, because no plugin is there to read it.
+//! Broker configs are kept and shown; those that topics inherit take effect at once. A broker
+//! config that Kafka does not have is refused, because no plugin is there to read it.
 
 use std::sync::Arc;
 

@@ -21,7 +21,8 @@ use kafka_protocol::messages::{BrokerId, MetadataRequest, MetadataResponse, Topi
 use uuid::Uuid;
 
 use super::answers::{
-    CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, Refusal, TOPIC_OPERATIONS, leader_epoch, replicas, text};
+    CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, Refusal, TOPIC_OPERATIONS, leader_epoch, replicas,
+    text};
 use super::{Connection, Reply};
 use crate::catalog::{Image, Topic, names};
 use crate::protocol::error::ErrorCode;
@@ -153,7 +154,7 @@ impl Shown<'_> {
             let mut code = ErrorCode::UnknownTopicOrPartition;
             if names::validate(name.as_str()).is_err() {
                 code = ErrorCode::InvalidTopicException;
-            } else if creations_left > 0 {
+            } else if creations_left > 0 && !names::is_internal(name) {
                 creations_left -= 1;
                 if let Err(refusal) = self.create(name.as_str()) {
                     code = refusal;

@@ -93,12 +93,19 @@ fn given<'a>(def: &ConfigDef, layers: &Layers<'a>) -> Vec<Given<'a>> {
         }));
     }
     take(&mut all, def, layers.fixed, ConfigSource::StaticBroker);
-    if let Some(&synonym) = def.synonyms.first() {
-        let default = table(Scope::Broker)
-            .get(synonym.name)
-            .map_or(def.default, |d| d.default);
+    // Defaults under weaker names are shown behind a value under the strongest one only.
+    let strongest = def.synonyms.first().map(|synonym| synonym.name);
+    for (at, &synonym) in def.synonyms.iter().enumerate() {
+        let shown = all
+            .iter()
+            .any(|given| Some(given.synonym.name) == strongest);
+        let known = table(Scope::Broker).get(synonym.name);
+        let default = match known {
+            Some(broker) => broker.default,
+            None => def.default.filter(|_| at == 0),
+        };
         let source = ConfigSource::Default;
-        all.extend(default.map(|value| Given {
+        all.extend(default.filter(|_| at == 0 || shown).map(|value| Given {
             synonym,
             value,
             source,

@@ -193,6 +193,7 @@ fn the_strongest_layer_wins_and_units_are_turned() {
             ("log.retention.ms", ConfigSource::DynamicBroker),
             ("log.retention.minutes", ConfigSource::StaticBroker),
             ("log.retention.hours", ConfigSource::StaticBroker),
+            ("log.retention.hours", ConfigSource::Default),
         ]
     );
     layers.own = None;
