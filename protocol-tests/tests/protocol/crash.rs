@@ -30,8 +30,31 @@ struct Load {
     acknowledged: Arc<AtomicU64>,
 }
 
-/// An acknowledged record: partition, offset, value.
-type Told = (i32, i64, String);
+/// An acknowledged record: partition, offset, index of the producer's record.
+type Told = (i32, i64, usize);
+
+/// How hard a run is on the store.
+#[derive(Clone, Copy)]
+struct Plan {
+    settings: &'static [&'static str],
+    /// Bytes behind the name of each record.
+    padding: usize,
+    /// Acknowledged records of each producer before a kill.
+    records_per_round: u64,
+}
+
+/// A record's value: its name, and bytes that do not compress.
+fn value(producer: usize, index: usize, padding: usize) -> Vec<u8> {
+    let mut value = format!("producer {producer} record {index} ").into_bytes();
+    let mut state = (producer as u64) << 32 | index as u64 | 1;
+    value.extend((0..padding).map(|_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as u8
+    }));
+    value
+}
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
@@ -40,7 +63,13 @@ fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-fn start_load(address: &str, topic: &str, name: usize, stop: &Arc<AtomicBool>) -> Load {
+fn start_load(
+    address: &str,
+    topic: &str,
+    name: usize,
+    padding: usize,
+    stop: &Arc<AtomicBool>,
+) -> Load {
     let acknowledged = Arc::new(AtomicU64::new(0));
     let codec = ["none", "lz4", "zstd"][name % 3];
     let properties = [
@@ -52,7 +81,8 @@ fn start_load(address: &str, topic: &str, name: usize, stop: &Arc<AtomicBool>) -
     ];
     let producer = client::producer(address, &properties);
     let (topic, stop, counter) = (topic.to_owned(), stop.clone(), acknowledged.clone());
-    let thread = std::thread::spawn(move || run_load(&producer, &topic, name, &stop, &counter));
+    let thread =
+        std::thread::spawn(move || run_load(&producer, &topic, (name, padding), &stop, &counter));
     Load {
         thread,
         acknowledged,
@@ -62,26 +92,25 @@ fn start_load(address: &str, topic: &str, name: usize, stop: &Arc<AtomicBool>) -
 fn run_load(
     producer: &ReportingProducer,
     topic: &str,
-    name: usize,
+    (name, padding): (usize, usize),
     stop: &AtomicBool,
     acknowledged: &AtomicU64,
 ) -> Vec<Told> {
-    let value = |index: usize| format!("producer {name} record {index}");
     let mut told = Vec::new();
     let mut collect = || {
         let mut reports = producer.context().received.lock().expect("reports");
         for (index, fate) in reports.drain(..) {
             let (partition, offset) = fate.expect("an idempotent producer delivers in the end");
-            told.push((partition, offset, value(index)));
+            told.push((partition, offset, index));
             acknowledged.fetch_add(1, Ordering::Relaxed);
         }
     };
     let mut index = 0;
     while !stop.load(Ordering::Relaxed) {
-        let payload = value(index);
+        let payload = value(name, index, padding);
         let record = BaseRecord::<(), [u8], Box<usize>>::with_opaque_to(topic, Box::new(index))
             .partition(index as i32 % PARTITIONS)
-            .payload(payload.as_bytes());
+            .payload(&payload);
         match producer.send(record) {
             Ok(()) => index += 1,
             Err(_) => {
@@ -140,18 +169,39 @@ fn committed(address: &str, topic: &str) -> i64 {
 
 #[test]
 fn acknowledged_records_are_there_once_at_their_offsets_after_every_kill() {
+    kill_under_load(Plan {
+        settings: &[],
+        padding: 0,
+        records_per_round: 300,
+    });
+}
+
+#[test]
+fn kills_amid_flushes_checkpoints_and_new_journal_files_lose_nothing() {
+    kill_under_load(Plan {
+        settings: &[
+            "budget.tail.bytes=4194304",
+            "checkpoint.interval.bytes=2097152",
+            "journal.file.bytes=16777216",
+        ],
+        padding: 1000,
+        records_per_round: 3000,
+    });
+}
+
+fn kill_under_load(plan: Plan) {
     if foreign().is_some() {
         return;
     }
     let rounds = number("KILL_ROUNDS", 5);
     let seed = number("KILL_SEED", u64::from(std::process::id()));
     println!("KILL_ROUNDS={rounds} KILL_SEED={seed}");
-    let mut server = Server::start();
+    let mut server = Server::with_settings(plan.settings);
     let address = server.address();
     let topic = new_topic(&mut Wire::connect(&address), PARTITIONS, &[]);
     let stop = Arc::new(AtomicBool::new(false));
     let loads: Vec<Load> = (0..PRODUCERS)
-        .map(|name| start_load(&address, &topic, name, &stop))
+        .map(|name| start_load(&address, &topic, name, plan.padding, &stop))
         .collect();
     let mut last_commit = -1;
     for round in 0..rounds {
@@ -169,7 +219,7 @@ fn acknowledged_records_are_there_once_at_their_offsets_after_every_kill() {
         wait_for("every producer is served", || {
             counts()
                 .zip(&before)
-                .all(|(now, before)| now > before + 300)
+                .all(|(now, before)| now > before + plan.records_per_round)
                 .then_some(())
         });
         let pause = (seed.wrapping_mul(2_654_435_761).wrapping_add(round * 97)) % 400;
@@ -193,25 +243,31 @@ fn acknowledged_records_are_there_once_at_their_offsets_after_every_kill() {
         .collect();
     server.kill();
     server.start_again();
-    check(&address, &topic, &told);
+    check(&address, &topic, &told, plan.padding);
 }
 
 /// Reads everything and compares it with what the producers were told.
-fn check(address: &str, topic: &str, told: &[Vec<Told>]) {
-    let mut expected: HashMap<(i32, i64), &str> = HashMap::new();
-    for (partition, offset, value) in told.iter().flatten() {
-        let other = expected.insert((*partition, *offset), value);
-        assert_eq!(other, None, "two records at {partition}/{offset}");
+fn check(address: &str, topic: &str, told: &[Vec<Told>], padding: usize) {
+    let mut expected: HashMap<(i32, i64), (usize, usize)> = HashMap::new();
+    for (producer, told) in told.iter().enumerate() {
+        for (partition, offset, index) in told {
+            let other = expected.insert((*partition, *offset), (producer, *index));
+            assert_eq!(other, None, "two records at {partition}/{offset}");
+        }
     }
     let mut stored = 0;
     for partition in 0..PARTITIONS {
         let end = list_offsets(&mut Wire::connect(address), topic, partition, -1).offset;
         let records = client::read_partition(address, topic, partition, 0, end as usize);
         for (offset, record) in records.iter().enumerate() {
-            let value = String::from_utf8_lossy(&record.value);
             assert_eq!(record.offset, offset as i64, "offsets have no gaps");
             let known = expected.remove(&(partition, record.offset));
-            assert_eq!(known, Some(value.as_ref()), "at {partition}/{offset}");
+            let (producer, index) = known.expect("no record that nobody was told of");
+            let same = record.value == value(producer, index, padding);
+            assert!(
+                same,
+                "{partition}/{offset} is not record {index} of producer {producer}"
+            );
             stored += 1;
         }
     }
