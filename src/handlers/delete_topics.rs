@@ -36,6 +36,7 @@ pub async fn handle(
     };
     let image = cx.broker.catalog.image();
     let mut after = Position(0);
+    let mut gone = Vec::new();
     let mut results = Vec::with_capacity(asked.len());
     for item in plan(asked, &image) {
         let outcome = item.outcome.and_then(|topic| {
@@ -43,9 +44,13 @@ pub async fn handle(
             // A refusal may rest on a change that is not durable yet: another client's deletion.
             let shown = deleted.as_ref().map_or_else(|_| cx.broker.journal.appended(), |at| *at);
             after = after.max(shown);
-            deleted.map(|_| ())
+            deleted.map(|_| gone.push(topic.id))
         });
         results.push(result(item.name, item.id, outcome, version));
+    }
+    if !gone.is_empty() {
+        // Behind the deletions in the journal, so that no crash keeps a topic without its commits.
+        cx.broker.groups.forget_topics(&gone);
     }
     Reply::after(DeleteTopicsResponse::default().with_responses(results), after)
 }
