@@ -18,14 +18,16 @@ use crate::types::Position;
 /// The folder of the journal's files.
 pub(super) const FOLDER: &str = "journal";
 /// Files kept for reuse; more are removed.
-const MAX_SPARES: usize = 4;
+const MAX_SPARES: usize = 6;
 /// Background writing and removing goes in steps of this size.
 const STEP: u64 = 1024 * 1024;
 const DELETE_STEP: u64 = 4 * STEP;
 /// Background zeroing is at least this fast, in bytes per second.
 const MIN_PACE: u64 = 16 * STEP;
 /// When no file is ready, the writer zeroes one of this size itself.
-const HASTY_BYTES: u64 = 4 * STEP;
+const HASTY_BYTES: u64 = 8 * STEP;
+/// How often background zeroing looks at how fast the writer is.
+const TICK: Duration = Duration::from_millis(10);
 /// Between attempts to make a file on a full disk.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -73,10 +75,7 @@ impl Files {
             if let Some(file) = self.pool.take(bytes) {
                 break file;
             }
-            match self
-                .pool
-                .make(bytes.max(HASTY_BYTES.min(self.pool.file_bytes)))
-            {
+            match self.pool.make(bytes.max(self.pool.hasty_bytes())) {
                 Ok(file) => break file,
                 Err(e) if is_full(&e) && attempts < self.patience => {
                     attempts += 1;
@@ -156,6 +155,8 @@ struct State {
     ready: VecDeque<JournalFile>,
     /// Being zeroed; its capacity is what is zeroed so far.
     growing: Option<JournalFile>,
+    /// Smaller than they should be: grown before they are used again.
+    short: Vec<JournalFile>,
     doomed: Vec<JournalFile>,
     next_id: u64,
     short_of_space: bool,
@@ -167,6 +168,7 @@ impl Pool {
         let state = State {
             ready: VecDeque::new(),
             growing: None,
+            short: Vec::new(),
             doomed: Vec::new(),
             next_id,
             short_of_space: false,
@@ -185,9 +187,12 @@ impl Pool {
     /// Takes a file without live groups in, for reuse or for removal.
     pub(super) fn retire(&self, file: JournalFile) {
         let mut state = self.state.lock();
-        if file.capacity == self.file_bytes && state.ready.len() < MAX_SPARES {
+        let room = state.ready.len() + state.short.len() < MAX_SPARES;
+        if room && file.capacity == self.file_bytes {
             state.ready.push_back(file);
             state.short_of_space = false;
+        } else if room && file.capacity < self.file_bytes {
+            state.short.push(file);
         } else {
             state.doomed.push(file);
         }
@@ -203,11 +208,24 @@ impl Pool {
             None if bytes > self.file_bytes => state.ready.pop_front(),
             None => None,
         };
-        let enough = bytes.max(HASTY_BYTES);
-        let file = ready.or_else(|| state.growing.take_if(|file| file.capacity >= enough));
+        let enough = bytes.max(self.hasty_bytes());
+        let file = ready
+            .or_else(|| state.growing.take_if(|file| file.capacity >= enough))
+            .or_else(|| {
+                let index = state
+                    .short
+                    .iter()
+                    .position(|file| file.capacity >= enough)?;
+                Some(state.short.swap_remove(index))
+            });
         drop(state);
         self.wake.notify_all();
         file
+    }
+
+    /// Size of a file that is used or made in a hurry.
+    fn hasty_bytes(&self) -> u64 {
+        HASTY_BYTES.min(self.file_bytes)
     }
 
     /// Makes a file and zeroes it at once.
@@ -267,7 +285,8 @@ impl Pool {
     pub(super) fn figures(&self) -> (u64, u64, bool) {
         let state = self.state.lock();
         let ready = state.ready.len() as u64;
-        let other = state.doomed.len() as u64 + u64::from(state.growing.is_some());
+        let idle = (state.doomed.len() + state.short.len()) as u64;
+        let other = idle + u64::from(state.growing.is_some());
         (
             self.live.load(Ordering::Relaxed) + ready + other,
             ready,
@@ -288,14 +307,22 @@ impl Pool {
             if state.closing {
                 return Ok(());
             }
-            if let Some(file) = state.doomed.pop() {
-                drop(state);
-                self.remove(&file)?;
-            } else if state.ready.is_empty() {
-                drop(state);
-                self.prepare()?;
-            } else {
-                self.wake.wait(&mut state);
+            // A file for the writer first, unless it is space that is wanted.
+            let wanted = state.ready.is_empty();
+            let doomed = match wanted && !state.short_of_space {
+                true => None,
+                false => state.doomed.pop(),
+            };
+            match doomed {
+                Some(file) => {
+                    drop(state);
+                    self.remove(&file)?;
+                }
+                None if wanted => {
+                    drop(state);
+                    self.prepare()?;
+                }
+                None => self.wake.wait(&mut state),
             }
         }
     }
@@ -327,13 +354,12 @@ impl Pool {
     }
 
     fn grow(&self) -> io::Result<()> {
-        let mut file = self.create()?;
+        let short = self.state.lock().short.pop();
+        let mut file = short.map_or_else(|| self.create(), Ok)?;
         self.state.lock().growing = Some(file.clone());
         self.disk.sync_dir(FOLDER)?;
-        let mut ingested = self.ingested.load(Ordering::Relaxed);
-        let mut pace = MIN_PACE;
+        let mut pace = Pace::new(self.ingested.load(Ordering::Relaxed));
         while file.capacity < self.file_bytes {
-            let begun = Instant::now();
             self.zero_step(&mut file, self.file_bytes)?;
             {
                 let mut state = self.state.lock();
@@ -344,12 +370,13 @@ impl Pool {
                     _ => return Ok(()),
                 }
             }
-            let target = STEP as f64 / pace as f64;
-            self.pause(Duration::from_secs_f64(target).saturating_sub(begun.elapsed()));
-            let total = self.ingested.load(Ordering::Relaxed);
-            let rate = (total - ingested) as f64 / begun.elapsed().as_secs_f64().max(1e-6);
-            ingested = total;
-            pace = MIN_PACE.max((rate * 1.5) as u64);
+            pace.spend(STEP);
+            while !pace.earn(self.ingested.load(Ordering::Relaxed)) {
+                self.pause(TICK);
+                if self.state.lock().closing {
+                    return Ok(());
+                }
+            }
         }
         file.file.sync_data()?;
         let mut state = self.state.lock();
@@ -375,5 +402,37 @@ impl Pool {
         }
         self.disk.delete(&file.name)?;
         self.disk.sync_dir(FOLDER)
+    }
+}
+
+/// Keeps background writing half as fast again as the writer, or at the lowest pace.
+struct Pace {
+    /// Bytes that may be written now, if positive.
+    credit: f64,
+    ingested: u64,
+    at: Instant,
+}
+
+impl Pace {
+    fn new(ingested: u64) -> Self {
+        Self {
+            credit: 0.0,
+            ingested,
+            at: Instant::now(),
+        }
+    }
+
+    fn spend(&mut self, bytes: u64) {
+        self.credit -= bytes as f64;
+    }
+
+    /// Counts the time that passed and what the writer wrote meanwhile; whether to go on.
+    fn earn(&mut self, ingested: u64) -> bool {
+        let slowest = self.at.elapsed().as_secs_f64() * MIN_PACE as f64;
+        let ahead = (ingested - self.ingested) as f64 * 1.5;
+        self.credit = (self.credit + slowest.max(ahead)).min(HASTY_BYTES as f64);
+        self.ingested = ingested;
+        self.at = Instant::now();
+        self.credit >= 0.0
     }
 }
