@@ -76,7 +76,9 @@ impl PartitionLog {
             Err(CatalogError::TopicExists(_)) => self.catalog.sequenced().position(),
             Err(error) => return Err(AppendError::Unavailable(error.to_string())),
         };
-        self.partitions.wait_durable(position);
+        if !self.partitions.wait_durable(position) {
+            return Err(AppendError::Unavailable("the journal has ended".into()));
+        }
         self.topic()
             .ok_or_else(|| AppendError::Unavailable("the topic was deleted".into()))
     }

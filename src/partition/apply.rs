@@ -15,7 +15,7 @@ use crate::types::Position;
 
 /// Where recovery stands relative to the checkpoint it started from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Replay {
+pub(crate) struct Replay {
     /// Catalog and segment lists hold everything up to here.
     pub(super) captured: Position,
 }
@@ -35,7 +35,7 @@ impl Sink for Registry {
 
 impl Registry {
     /// Takes a durable group in.
-    pub(super) fn take_in(&self, group: Group, replay: Option<Replay>) -> Result<(), String> {
+    pub(crate) fn take_in(&self, group: Group, replay: Option<Replay>) -> Result<(), String> {
         let mut applied = self.applied.lock();
         let group = Arc::new(group);
         let mut holds_batches = false;

@@ -256,7 +256,7 @@ impl Checkpointer {
 
 impl Registry {
     /// Writes a checkpoint and trims the journal below what recovery still needs.
-    pub(super) fn checkpoint(
+    pub(crate) fn checkpoint(
         &self,
         store: &mut CheckpointStore,
         checkpointer: &mut Checkpointer,
@@ -271,7 +271,11 @@ impl Registry {
             (applied.position, root, self.catalog.image())
         };
         let (partitions, newest) = self.capture_partitions();
-        self.wait_durable(newest);
+        // The copies run ahead of the journal, and a crash must not leave it behind them.
+        if !self.wait_durable(newest) {
+            return Err(io::Error::other("the journal has ended"));
+        }
+        self.sync_journal()?;
         let (changed, removed) = checkpointer.sections(&image, &partitions);
         let crcs: Vec<_> = changed
             .iter()

@@ -52,7 +52,7 @@ impl Pacer<'_> {
 
 impl Registry {
     /// Flushes the whole tail as of now. Returns whether there was anything to flush.
-    pub(super) fn flush(&self, ingest_per_second: u64) -> io::Result<bool> {
+    pub(crate) fn flush(&self, ingest_per_second: u64) -> io::Result<bool> {
         let (through, cut) = self.cut_tail();
         let Some(through) = through else {
             return Ok(false);
@@ -75,15 +75,13 @@ impl Registry {
             flushed: through,
             added,
             removed: Vec::new(),
-        });
+        })?;
         Ok(true)
     }
 
     /// Appends a `segments` entry and waits until lists and tail follow it.
-    pub(super) fn commit_segments(&self, entry: SegmentsEntry) {
-        let Some(journal) = self.journal() else {
-            return;
-        };
+    pub(super) fn commit_segments(&self, entry: SegmentsEntry) -> io::Result<()> {
+        let journal = self.journal().ok_or_else(journal_ended)?;
         let position = journal.append(Entry {
             kind: EntryKind::Segments,
             key: PartitionKey::default(),
@@ -91,19 +89,27 @@ impl Registry {
             fill: None,
             charge: 0,
         });
-        self.wait_durable(position);
+        if self.wait_durable(position) {
+            Ok(())
+        } else {
+            Err(journal_ended())
+        }
     }
 
-    /// Blocks this thread until the journal is durable up to `position`, or has ended.
-    pub fn wait_durable(&self, position: Position) {
-        let Some(journal) = self.journal() else {
-            return;
-        };
-        let mut durable = journal.subscribe();
-        while *durable.borrow_and_update() < position {
-            if block_on_change(&mut durable).is_err() {
-                return;
-            }
+    /// Blocks this thread until the journal is durable up to `position`. False if it ended before:
+    /// what stands on that position must not be done.
+    #[must_use]
+    pub fn wait_durable(&self, position: Position) -> bool {
+        self.journal().is_some_and(|journal| journal.wait(position))
+    }
+
+    /// Blocks this thread until all that was appended so far is on stable storage, whatever the
+    /// journal's sync policy.
+    pub(super) fn sync_journal(&self) -> io::Result<()> {
+        if self.journal().is_some_and(|journal| journal.sync()) {
+            Ok(())
+        } else {
+            Err(journal_ended())
         }
     }
 
@@ -221,25 +227,6 @@ impl Registry {
     }
 }
 
-/// Waits on a watch from a plain thread.
-fn block_on_change(
-    watch: &mut tokio::sync::watch::Receiver<Position>,
-) -> Result<(), tokio::sync::watch::error::RecvError> {
-    let waker = std::task::Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = std::task::Context::from_waker(&waker);
-    let mut changed = std::pin::pin!(watch.changed());
-    loop {
-        match changed.as_mut().poll(&mut context) {
-            std::task::Poll::Ready(result) => return result,
-            std::task::Poll::Pending => std::thread::park(),
-        }
-    }
-}
-
-struct Unpark(std::thread::Thread);
-
-impl std::task::Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
+fn journal_ended() -> io::Error {
+    io::Error::other("the journal has ended, so nothing can be made durable any more")
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::catalog::Topic;
 use crate::partition::checkpoint::Checkpointer;
@@ -49,16 +49,13 @@ impl Maintenance {
     ) -> io::Result<Self> {
         let registry = Arc::clone(&opened.registry);
         let stop = Arc::new(AtomicBool::new(false));
-        let worker = Worker {
-            registry: Arc::clone(&registry),
+        let worker = Worker::new(
+            Arc::clone(&registry),
             disk,
             options,
-            checkpoints: opened.checkpoints,
-            checkpointer: opened.checkpointer,
-            journal_at_checkpoint: 0,
-            flushed_last: (Instant::now(), 0),
-            next_retention: Instant::now() + options.retention_interval,
-        };
+            opened.checkpoints,
+            opened.checkpointer,
+        );
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("store-maintenance".into())
@@ -88,7 +85,8 @@ impl Drop for Maintenance {
     }
 }
 
-struct Worker {
+/// What the thread does, a turn at a time.
+pub(crate) struct Worker {
     registry: Arc<Registry>,
     disk: Arc<dyn Disk>,
     options: MaintenanceOptions,
@@ -97,40 +95,42 @@ struct Worker {
     /// Live journal bytes right after the last checkpoint.
     journal_at_checkpoint: u64,
     /// When the last flush began, and the bytes flushed by it.
-    flushed_last: (Instant, u64),
-    next_retention: Instant,
+    flushed_last: (Duration, u64),
+    next_retention: Duration,
+    /// The last turn found no space for a file.
+    short: bool,
 }
 
 impl Worker {
+    /// A worker for an open store, which is writable from here on.
+    pub(crate) fn new(
+        registry: Arc<Registry>,
+        disk: Arc<dyn Disk>,
+        options: MaintenanceOptions,
+        checkpoints: CheckpointStore,
+        checkpointer: Checkpointer,
+    ) -> Self {
+        let now = registry.clock.monotonic();
+        Self {
+            journal_at_checkpoint: registry.journal().map_or(0, |j| j.live_bytes()),
+            registry,
+            disk,
+            options,
+            checkpoints,
+            checkpointer,
+            flushed_last: (now, 0),
+            next_retention: now + options.retention_interval,
+            short: false,
+        }
+    }
+
     fn run(mut self, stop: &AtomicBool, fatal: &Fatal) {
-        self.journal_at_checkpoint = self.registry.journal().map_or(0, |j| j.live_bytes());
-        let mut failing = false;
         loop {
             self.registry.wake.wait(TICK);
             let stopping = stop.load(Ordering::Acquire);
-            match self.round(stopping) {
-                Ok(()) if failing => {
-                    failing = false;
-                    tracing::info!("background work on the data directory succeeds again");
-                }
-                Ok(()) => {}
-                Err(error) if is_out_of_space(&error) => {
-                    self.registry.set_writable(false);
-                    if !failing {
-                        tracing::error!(
-                            %error,
-                            "no space left for segment files: client writes are refused until \
-                             space is free; reads, retention and deletion go on"
-                        );
-                    }
-                    failing = true;
-                }
-                Err(error) => {
-                    fatal(format!(
-                        "background work on the data directory failed: {error}"
-                    ));
-                    return;
-                }
+            if let Err(reason) = self.turn(stopping) {
+                fatal(reason);
+                return;
             }
             if stopping {
                 return;
@@ -138,20 +138,51 @@ impl Worker {
         }
     }
 
+    /// One look at everything there is to do. An error must end the process.
+    pub(crate) fn turn(&mut self, stopping: bool) -> Result<(), String> {
+        match self.round(stopping) {
+            Ok(()) if self.short => {
+                self.short = false;
+                tracing::info!("background work on the data directory succeeds again");
+            }
+            Ok(()) => {}
+            Err(error) if is_out_of_space(&error) => {
+                self.registry.set_writable(false);
+                if !self.short {
+                    tracing::error!(
+                        %error,
+                        "no space left for segment files: client writes are refused until \
+                         space is free; reads, retention and deletion go on"
+                    );
+                }
+                self.short = true;
+            }
+            Err(error) => {
+                return Err(format!(
+                    "background work on the data directory failed: {error}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn round(&mut self, stopping: bool) -> io::Result<()> {
         self.watch_space()?;
-        let tail = self.registry.tail_bytes();
-        let limit = self.registry.options.tail_bytes as u64;
-        let pressed = (self.registry.free_tail_bytes() as u64) < limit / 2;
-        if stopping || tail >= limit / 2 || pressed {
-            self.flush()?;
+        let flushed = self.flush_if_due(stopping);
+        if let Err(error) = &flushed
+            && !is_out_of_space(error)
+        {
+            return flushed;
         }
-        if Instant::now() >= self.next_retention {
-            self.next_retention = Instant::now() + self.options.retention_interval;
+        // These give space back, so they have their turn also when the flush found none.
+        let now = self.registry.clock.monotonic();
+        if now >= self.next_retention {
+            self.next_retention = now + self.options.retention_interval;
             self.registry.retain();
         }
-        self.registry.drop_dead_files();
+        self.registry.drop_dead_files()?;
         self.registry.delete_left_files();
+        flushed?;
         let live = self.registry.journal().map_or(0, |j| j.live_bytes());
         let grown = live.saturating_sub(self.journal_at_checkpoint);
         if stopping || grown >= self.options.checkpoint_bytes {
@@ -160,15 +191,26 @@ impl Worker {
         Ok(())
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush_if_due(&mut self, stopping: bool) -> io::Result<()> {
+        let tail = self.registry.tail_bytes();
+        let limit = self.registry.options.tail_bytes as u64;
+        let pressed = (self.registry.free_tail_bytes() as u64) < limit / 2;
+        if stopping || tail >= limit / 2 || pressed {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         let (last, bytes) = self.flushed_last;
-        let elapsed = last.elapsed().as_secs_f64().max(0.001);
+        let now = self.registry.clock.monotonic();
+        let elapsed = now.saturating_sub(last).as_secs_f64().max(0.001);
         let ingest = (bytes.max(self.registry.tail_bytes()) as f64 / elapsed) as u64;
-        self.flushed_last = (Instant::now(), self.registry.tail_bytes());
+        self.flushed_last = (now, self.registry.tail_bytes());
         self.registry.flush(ingest).map(|_| ())
     }
 
-    fn checkpoint(&mut self) -> io::Result<()> {
+    pub(crate) fn checkpoint(&mut self) -> io::Result<()> {
         // The journal is kept from the flushed position on, so an old tail would hold it.
         self.flush()?;
         self.registry
@@ -180,7 +222,7 @@ impl Worker {
     /// Closes the gate for client writes when the disk is nearly full, and opens it again.
     fn watch_space(&self) -> io::Result<()> {
         let free = self.disk.space()?.free;
-        let writable = free >= self.options.reserve_bytes;
+        let writable = free >= self.options.reserve_bytes && !self.short;
         let was = self.registry.set_writable(writable);
         if was && !writable {
             tracing::error!(
@@ -205,7 +247,7 @@ fn is_out_of_space(error: &io::Error) -> bool {
 
 impl Registry {
     /// Moves log starts by time and size, where the topic's cleanup policy says delete.
-    pub(super) fn retain(&self) {
+    pub(crate) fn retain(&self) {
         let image = self.catalog.image();
         let now = self.clock.wall_ms();
         for topic in image.topics().filter(|topic| topic.settings.cleanup_delete) {
@@ -256,9 +298,9 @@ impl Registry {
     }
 
     /// Takes files out of the lists whose every record is deleted.
-    pub(super) fn drop_dead_files(&self) {
+    pub(crate) fn drop_dead_files(&self) -> io::Result<()> {
         if !self.garbage.swap(false, Ordering::AcqRel) {
-            return;
+            return Ok(());
         }
         let mut starts: BTreeMap<PartitionKey, Offset> = BTreeMap::new();
         let mut start_of = |key: PartitionKey| {
@@ -274,18 +316,21 @@ impl Registry {
             .filter(|file| file.meta.sections.iter().all(|s| s.end <= start_of(s.key)))
             .map(|file| file.meta.file)
             .collect();
-        if !removed.is_empty() {
-            let flushed = self.applied.lock().flushed;
-            self.commit_segments(SegmentsEntry {
-                flushed,
-                added: Vec::new(),
-                removed,
-            });
+        if removed.is_empty() {
+            return Ok(());
         }
+        let flushed = self.applied.lock().flushed;
+        self.commit_segments(SegmentsEntry {
+            flushed,
+            added: Vec::new(),
+            removed,
+        })?;
+        // A start that did not find the entry would look for the files.
+        self.sync_journal()
     }
 
     /// Deletes files that left the lists and that no running read holds.
-    pub(super) fn delete_left_files(&self) {
+    pub(crate) fn delete_left_files(&self) {
         let free: Vec<_> = {
             let mut applied = self.applied.lock();
             let (free, held) = std::mem::take(&mut applied.leaving)

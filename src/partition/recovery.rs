@@ -13,7 +13,7 @@ use crate::partition::registry::{Registry, RegistryOptions};
 use crate::partition::shard::SegmentFile;
 use crate::store::backend::Disk;
 use crate::store::checkpoint::{CheckpointStore, Loaded};
-use crate::store::journal::{FileJournal, JournalOptions};
+use crate::store::journal::{self, FileJournal, JournalOptions};
 use crate::store::segment::{SegmentMeta, SegmentStore};
 use crate::types::{PartitionKey, Position};
 
@@ -37,6 +37,15 @@ pub struct Opened {
     pub(super) checkpointer: Checkpointer,
 }
 
+/// A store as its disk has it, before it takes anything new in.
+pub(crate) struct Recovered {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) journal: journal::Opened,
+    pub(crate) checkpoints: CheckpointStore,
+    pub(crate) checkpointer: Checkpointer,
+}
+
 /// Opens the store on a disk whose lock the caller holds.
 pub fn open(
     disk: &Arc<dyn Disk>,
@@ -48,6 +57,41 @@ pub fn open(
     fatal: Fatal,
     progress: Progress<'_>,
 ) -> Result<Opened, String> {
+    let recovered = recover(
+        disk,
+        journal_options,
+        options,
+        footer_bytes,
+        environment,
+        clock,
+        Arc::clone(&fatal),
+        progress,
+    )?;
+    let (registry, catalog) = (recovered.registry, recovered.catalog);
+    let journal = recovered.journal.start(Arc::clone(&registry) as _, fatal);
+    registry.attach(Arc::clone(&journal) as _);
+    catalog.attach(Arc::clone(&journal) as _);
+    Ok(Opened {
+        registry,
+        catalog,
+        journal,
+        checkpoints: recovered.checkpoints,
+        checkpointer: recovered.checkpointer,
+    })
+}
+
+/// Checkpoint and journal into a registry that is ready but for its journal.
+#[expect(clippy::too_many_arguments, reason = "what a start is told, once")]
+pub(crate) fn recover(
+    disk: &Arc<dyn Disk>,
+    journal_options: JournalOptions,
+    options: RegistryOptions,
+    footer_bytes: u64,
+    environment: Environment,
+    clock: Arc<dyn Clock>,
+    fatal: Fatal,
+    progress: Progress<'_>,
+) -> Result<Recovered, String> {
     let (checkpoints, loaded) =
         CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
     let segments = Arc::new(SegmentStore::new(Arc::clone(disk), footer_bytes));
@@ -58,7 +102,7 @@ pub fn open(
         Arc::clone(&catalog),
         Arc::clone(&segments),
         clock,
-        Arc::clone(&fatal),
+        fatal,
     ));
     registry.restore(&start.root, &start.sections)?;
 
@@ -75,14 +119,10 @@ pub fn open(
         )
         .map_err(|e| e.to_string())?;
     registry.finish_recovery()?;
-
-    let journal = opened.start(Arc::clone(&registry) as _, fatal);
-    registry.attach(Arc::clone(&journal) as _);
-    catalog.attach(Arc::clone(&journal) as _);
-    Ok(Opened {
+    Ok(Recovered {
         registry,
         catalog,
-        journal,
+        journal: opened,
         checkpoints,
         checkpointer: start.checkpointer,
     })

@@ -107,9 +107,8 @@ impl Store {
     }
 
     fn sync(&self) {
-        self.opened
-            .registry
-            .wait_durable(self.opened.journal.appended());
+        let appended = self.opened.journal.appended();
+        assert!(self.opened.registry.wait_durable(appended));
     }
 
     fn flush(&self) {
@@ -247,7 +246,7 @@ fn a_deleted_topic_frees_its_files_and_its_name() {
             .high_watermark,
         0
     );
-    store.opened.registry.drop_dead_files();
+    store.opened.registry.drop_dead_files().expect("dropped");
     store.opened.registry.delete_left_files();
     assert_eq!(
         store.disk.list("segments").expect("a folder"),
@@ -363,7 +362,8 @@ impl History {
             Step::Checkpoint => self.store.checkpoint(),
             Step::DeleteRecords { partition, part } => self.delete_records(*partition, *part),
             Step::Collect => {
-                self.store.opened.registry.drop_dead_files();
+                let registry = &self.store.opened.registry;
+                registry.drop_dead_files().expect("dropped");
                 self.store.opened.registry.delete_left_files();
             }
             Step::Kill => self.restart(MemoryDisk::kill),

@@ -134,25 +134,31 @@ impl Groups {
     /// Serves timers as they run out.
     async fn run_timers(self: Arc<Self>) {
         loop {
-            // A deadline that is set while the partitions are looked at must wake us again.
-            self.armed.store(Tick::MAX, Ordering::SeqCst);
-            let now = self.now();
-            let mut next = Tick::MAX;
-            for part in &self.parts {
-                let mut part = part.lock();
-                if part.phase != Phase::Ready {
-                    continue;
-                }
-                self.serve_timers(&mut part, now, &mut Outbox::default());
-                next = next.min(part.machine.deadline().unwrap_or(Tick::MAX));
-            }
-            self.armed.store(next, Ordering::SeqCst);
+            let next = self.serve_due();
             let wait = Duration::from_millis(next.saturating_sub(self.now().tick));
             tokio::select! {
                 () = tokio::time::sleep(wait), if next != Tick::MAX => {}
                 () = self.wake.notified() => {}
             }
         }
+    }
+
+    /// Serves the timers that have run out; when the next one does.
+    pub(crate) fn serve_due(&self) -> Tick {
+        // A deadline that is set while the partitions are looked at must wake the timer task again.
+        self.armed.store(Tick::MAX, Ordering::SeqCst);
+        let now = self.now();
+        let mut next = Tick::MAX;
+        for part in &self.parts {
+            let mut part = part.lock();
+            if part.phase != Phase::Ready {
+                continue;
+            }
+            self.serve_timers(&mut part, now, &mut Outbox::default());
+            next = next.min(part.machine.deadline().unwrap_or(Tick::MAX));
+        }
+        self.armed.store(next, Ordering::SeqCst);
+        next
     }
 
     /// Lets commits expire at intervals, and compacts when a partition has grown.
@@ -240,7 +246,7 @@ impl Groups {
 
     /// Writes what is stored of every group to the end of the log and lets go of all before it.
     /// Changes may come between: each group is written as it is at that moment.
-    fn compact(&self, index: i32) -> Result<Offset, AppendError> {
+    pub(crate) fn compact(&self, index: i32) -> Result<Offset, AppendError> {
         let Some(part) = self.parts.get(index as usize) else {
             return Ok(0);
         };

@@ -244,8 +244,8 @@ impl Journal for FileJournal {
         self.ledger.lock().live()
     }
 
-    fn sync(&self) {
-        self.inbox.sync();
+    fn sync(&self) -> bool {
+        self.inbox.sync()
     }
 
     fn close(&self) {

@@ -151,6 +151,16 @@ pub(super) struct Pool {
     pub(super) ingested: AtomicU64,
 }
 
+/// What came of one piece of background work.
+pub(super) enum Work {
+    /// It is done; there may be more.
+    Done,
+    /// There is no space for it now.
+    Full,
+    /// There was none.
+    Nothing,
+}
+
 struct State {
     ready: VecDeque<JournalFile>,
     /// Being zeroed; its capacity is what is zeroed so far.
@@ -161,6 +171,13 @@ struct State {
     next_id: u64,
     short_of_space: bool,
     closing: bool,
+}
+
+impl State {
+    /// A file is ready and none is to be removed.
+    fn is_settled(&self) -> bool {
+        self.doomed.is_empty() && !self.ready.is_empty()
+    }
 }
 
 impl Pool {
@@ -303,36 +320,55 @@ impl Pool {
     /// Keeps one file ready and removes those that are not needed, until closed.
     pub(super) fn run(&self) -> io::Result<()> {
         loop {
-            let mut state = self.state.lock();
-            if state.closing {
-                return Ok(());
+            match self.work()? {
+                Work::Done => {}
+                Work::Full => self.pause(RETRY),
+                Work::Nothing => {
+                    let mut state = self.state.lock();
+                    if state.closing {
+                        return Ok(());
+                    }
+                    if state.is_settled() {
+                        self.wake.wait(&mut state);
+                    }
+                }
             }
-            // A file for the writer first, unless it is space that is wanted.
-            let wanted = state.ready.is_empty();
-            let doomed = match wanted && !state.short_of_space {
-                true => None,
-                false => state.doomed.pop(),
-            };
-            match doomed {
-                Some(file) => {
-                    drop(state);
-                    self.remove(&file)?;
-                }
-                None if wanted => {
-                    drop(state);
-                    self.prepare()?;
-                }
-                None => self.wake.wait(&mut state),
+        }
+    }
+
+    /// One piece of background work: removes a file, or makes one ready.
+    pub(super) fn work(&self) -> io::Result<Work> {
+        let mut state = self.state.lock();
+        if state.closing || state.is_settled() {
+            return Ok(Work::Nothing);
+        }
+        // A file for the writer first, unless it is space that is wanted.
+        let doomed = match state.ready.is_empty() && !state.short_of_space {
+            true => None,
+            false => state.doomed.pop(),
+        };
+        match doomed {
+            Some(file) => {
+                drop(state);
+                self.remove(&file)?;
+                Ok(Work::Done)
+            }
+            None => {
+                drop(state);
+                self.prepare()
             }
         }
     }
 
     /// Zeroes a new file at a measured pace.
-    fn prepare(&self) -> io::Result<()> {
+    fn prepare(&self) -> io::Result<Work> {
         let result = self.grow();
         let mut state = self.state.lock();
         match result {
-            Ok(()) => state.short_of_space = false,
+            Ok(()) => {
+                state.short_of_space = false;
+                Ok(Work::Done)
+            }
             Err(e) if is_full(&e) => {
                 if !state.short_of_space {
                     tracing::warn!(
@@ -346,11 +382,10 @@ impl Pool {
                 if let Some(file) = partial {
                     self.discard(&file);
                 }
-                self.pause(RETRY);
+                Ok(Work::Full)
             }
-            Err(e) => return Err(e),
+            Err(e) => Err(e),
         }
-        Ok(())
     }
 
     fn grow(&self) -> io::Result<()> {
@@ -369,6 +404,9 @@ impl Pool {
                     // Closing, or the writer could not wait for the rest of it.
                     _ => return Ok(()),
                 }
+            }
+            if file.capacity == self.file_bytes {
+                break;
             }
             pace.spend(STEP);
             while !pace.earn(self.ingested.load(Ordering::Relaxed)) {

@@ -127,8 +127,9 @@ impl Journal for MemoryJournal {
         self.state.lock().bytes
     }
 
-    fn sync(&self) {
+    fn sync(&self) -> bool {
         self.commit();
+        true
     }
 
     fn close(&self) {

@@ -1,6 +1,9 @@
 //! The journal: one ordered stream of entries per data directory, made durable in groups.
 
+use std::future::Future;
 use std::ops::Range;
+use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -18,6 +21,8 @@ mod reader;
 mod recover;
 mod writer;
 
+#[cfg(test)]
+pub(crate) mod stepped;
 #[cfg(test)]
 mod tests;
 
@@ -119,10 +124,42 @@ pub trait Journal: Send + Sync {
     fn trim(&self, through: Position);
     /// Bytes of journal that recovery would read now.
     fn live_bytes(&self) -> u64;
-    /// Waits until every entry appended so far is on stable storage, whatever the sync policy.
-    /// What is published outside the journal (a checkpoint, a segment list) must not be ahead of
-    /// what a crash leaves in it. Blocks. Nothing to do where durable entries are safe already.
-    fn sync(&self) {}
+    /// Waits until every entry appended so far is on stable storage, whatever the sync policy;
+    /// false if that will never be. What is published outside the journal (a checkpoint, a deleted
+    /// segment file) must not be ahead of what a crash leaves in it. Blocks.
+    fn sync(&self) -> bool {
+        true
+    }
+    /// Blocks this thread until [`Journal::durable`] reaches `position`. False if it never will,
+    /// because the journal has ended: then nothing that stands on the entry may be done.
+    fn wait(&self, position: Position) -> bool {
+        block_until(&mut self.subscribe(), position)
+    }
     /// Waits until all entries are durable, marks the last group as synced and stops.
     fn close(&self);
+}
+
+/// Waits on a watch from a plain thread; false if its sender is gone first.
+fn block_until(durable: &mut watch::Receiver<Position>, position: Position) -> bool {
+    let waker = std::task::Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = std::task::Context::from_waker(&waker);
+    while *durable.borrow_and_update() < position {
+        let mut changed = std::pin::pin!(durable.changed());
+        loop {
+            match changed.as_mut().poll(&mut context) {
+                Poll::Ready(Ok(())) => break,
+                Poll::Ready(Err(_)) => return false,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+    true
+}
+
+struct Unpark(std::thread::Thread);
+
+impl std::task::Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }

@@ -82,6 +82,17 @@ impl Opened {
             .map_or(Position(0), |file| file.last.last())
     }
 
+    /// What opening cut off the journal's end, in words.
+    pub fn cut(&self) -> Option<&str> {
+        self.cut.as_deref()
+    }
+
+    /// The files with groups, in journal order. Recycled files keep their names, so these need not
+    /// rise.
+    pub fn file_names(&self) -> impl Iterator<Item = &str> {
+        self.chain.iter().map(|file| file.file.name.as_str())
+    }
+
     /// Delivers every group with entries behind `after`, in order. `progress` is told bytes done
     /// and bytes in all.
     pub fn replay(

@@ -114,6 +114,12 @@ impl Inbox {
         state.synced >= through
     }
 
+    /// Asks the writer for a sync of the entries up to `through`.
+    #[cfg(test)]
+    pub(super) fn ask_sync(&self, through: Position) {
+        self.state.lock().sync_through = through;
+    }
+
     fn note_synced(&self, through: Position) {
         let mut state = self.state.lock();
         state.synced = through;
