@@ -22,6 +22,9 @@ pub const OFFSETS_TOPIC: &str = "__consumer_offsets";
 /// Bytes read at a time while a partition is loaded.
 const LOAD_STEP: usize = 1 << 20;
 
+/// Batches up to this size are appended whatever `max.message.bytes` says.
+const LEAST_LIMIT: usize = 1 << 20;
+
 /// `__consumer_offsets` in this store.
 pub struct PartitionLog {
     partitions: Arc<Registry>,
@@ -119,7 +122,8 @@ impl CoordinatorLog for PartitionLog {
         let payload = builder
             .build()
             .map_err(|error| unavailable(&error.to_string()))?;
-        if payload.len() > topic.settings.max_message_bytes as usize {
+        // A small limit is meant for clients' records, not for the coordinator's batches.
+        if payload.len() > (topic.settings.max_message_bytes as usize).max(LEAST_LIMIT) {
             return Err(AppendError::TooLarge);
         }
         let info = BatchInfo::read(&payload).map_err(|error| unavailable(&error.to_string()))?;

@@ -219,9 +219,3 @@ fn answered(submitted: Submitted) -> Held<Option<Reply>> {
 fn refuse(error: Option<ResponseError>) -> Result<(), ResponseError> {
     error.map_or(Ok(()), Err)
 }
-
-impl crate::coordinator::Topics for crate::catalog::Catalog {
-    fn topic_id(&self, name: &str) -> Option<TopicId> {
-        self.peek().topic(name).map(|topic| topic.id)
-    }
-}

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{BATCH_BYTES, Groups, Outbox, Part, Phase, size_of};
+use super::{BATCH_BYTES, Groups, Outbox, Part, Phase, batch_size};
 use crate::coordinator::group::Machine;
 use crate::coordinator::group::command::{Name, Tick};
 use crate::coordinator::group::record::{Record, RecordError};
+use crate::coordinator::group::view::stored_size;
 use crate::coordinator::log::{AppendError, LoadError, LogRecord};
 use crate::types::Offset;
 
@@ -80,7 +81,7 @@ impl Groups {
                     records += count;
                     part.machine = machine;
                     part.phase = Phase::Ready;
-                    part.grown = self.log.log_bytes(index);
+                    part.size = self.log.log_bytes(index);
                     self.counters.loaded.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => {
@@ -215,31 +216,33 @@ impl Groups {
     fn compact_grown(&self) {
         for part in &self.parts {
             let mut locked = part.lock();
-            if locked.phase != Phase::Ready || locked.grown < locked.look_at {
+            if locked.phase != Phase::Ready || locked.size < locked.look_at {
                 continue;
             }
-            let index = locked.index;
-            let (bytes, state) = (self.log.log_bytes(index), locked.machine.stored_bytes());
-            let limit = state.saturating_mul(COMPACT_FACTOR).max(LOOK_AT_LEAST);
-            locked.grown = 0;
-            locked.look_at = limit.saturating_sub(bytes).max(LOOK_AT_LEAST / 4);
+            let (index, size) = (locked.index, locked.size);
+            let state = locked.machine.stored_bytes();
+            locked.look_at = state.saturating_mul(COMPACT_FACTOR).max(LOOK_AT_LEAST);
+            if size < locked.look_at {
+                continue;
+            }
+            locked.size = 0;
             drop(locked);
-            if bytes < limit {
-                continue;
-            }
             match self.compact(index) {
                 Ok(start) => {
                     self.counters.compactions.fetch_add(1, Ordering::Relaxed);
-                    let left = self.log.log_bytes(index);
-                    part.lock().look_at = limit.saturating_sub(left).max(LOOK_AT_LEAST / 4);
-                    tracing::debug!(partition = index, bytes, left, start, "group log compacted");
+                    tracing::debug!(partition = index, size, state, start, "group log compacted");
                 }
-                Err(error) => tracing::warn!(
-                    partition = index,
-                    %error,
-                    "the log of consumer groups could not be compacted; it keeps growing until a \
-                     later try succeeds"
-                ),
+                Err(error) => {
+                    let mut part = part.lock();
+                    part.size += size;
+                    part.look_at = part.size + LOOK_AT_LEAST;
+                    tracing::warn!(
+                        partition = index,
+                        %error,
+                        "the log of consumer groups could not be compacted; it keeps growing \
+                         until a later try succeeds"
+                    );
+                }
             }
         }
     }
@@ -287,13 +290,13 @@ impl Groups {
         let mut batch: Vec<LogRecord> = Vec::new();
         let mut size = 0;
         for (i, record) in records.iter().enumerate() {
-            let record = record.encode();
-            size += size_of(&record);
-            batch.push(record);
+            size += stored_size(record);
+            batch.push(record.encode());
             if size >= BATCH_BYTES || i + 1 == records.len() {
-                let appended = self
-                    .log
-                    .append(part.index, std::mem::take(&mut batch), wall_ms)?;
+                let records = std::mem::take(&mut batch);
+                let bytes = batch_size(&records);
+                let appended = self.log.append(part.index, records, wall_ms)?;
+                part.size += bytes;
                 part.last = appended.position;
                 start = start.or(Some(appended.base_offset));
                 size = 0;

@@ -30,6 +30,8 @@ const BATCH_BYTES: usize = 512 << 10;
 const TIMERS_AT_ONCE: usize = 64;
 /// When to try again what could not be stored.
 const RETRY_MS: Tick = 1_000;
+/// Changes that can't be stored are told of no more often than this.
+const WARN_EVERY_MS: Tick = 10_000;
 
 /// An answer, and the journal position that must be durable before anybody hears of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,9 +85,10 @@ struct Part {
     tokens: Token,
     /// The position of the last append, for answers about groups that are gone.
     last: Position,
-    /// Bytes appended since the log's size was last looked at.
-    grown: u64,
-    /// Growth at which it is looked at again.
+    /// Bytes of log from the first record that is still needed to the end. Counted here, because
+    /// the store gives space back later and in larger steps.
+    size: u64,
+    /// The size at which the log is compared with its state.
     look_at: u64,
 }
 
@@ -101,6 +104,8 @@ pub struct Groups {
     wake: Notify,
     tidy: Notify,
     counters: stats::Counters,
+    /// The figures that `/metrics` showed last, and when.
+    shown: Mutex<(Tick, Stats)>,
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
 
@@ -127,7 +132,7 @@ impl Groups {
                 waiting: HashMap::new(),
                 tokens: 0,
                 last: Position(0),
-                grown: 0,
+                size: 0,
                 look_at: background::LOOK_AT_LEAST,
             })
         };
@@ -142,6 +147,7 @@ impl Groups {
             wake: Notify::new(),
             tidy: Notify::new(),
             counters: stats::Counters::default(),
+            shown: Mutex::default(),
             tasks: Mutex::new(Vec::new()),
         })
     }
@@ -217,12 +223,12 @@ impl Groups {
             let records: Vec<LogRecord> = piece.records.iter().map(|r| r.encode()).collect();
             let mut position = None;
             if !records.is_empty() {
-                let size = records.iter().map(size_of).sum::<usize>() as u64;
+                let size = batch_size(&records);
                 let appended = self.log.append(part.index, records, now.wall_ms);
                 let appended = appended.map_err(|e| self.append_failed(part.index, &group, &e))?;
                 position = Some(appended.position);
                 part.last = appended.position;
-                part.grown += size;
+                part.size += size;
                 self.counters.records(&piece.records);
             }
             let effects = part.machine.accept(piece, position);
@@ -234,21 +240,33 @@ impl Groups {
         if rebalanced {
             self.counters.rebalances.fetch_add(1, Ordering::Relaxed);
         }
-        if part.grown >= part.look_at {
+        if part.size >= part.look_at {
             self.tidy.notify_one();
         }
         Ok(())
     }
 
     fn append_failed(&self, partition: i32, group: &Name, error: &AppendError) -> ResponseError {
-        self.counters.append_errors.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(
-            partition,
-            group = &**group,
-            %error,
-            "a change of a consumer group was not stored; the group stays as it was and its \
-             client is told to try again"
-        );
+        let failed = self.counters.append_errors.fetch_add(1, Ordering::Relaxed) + 1;
+        let now = self.now().tick;
+        let next = self.counters.next_warning.load(Ordering::Relaxed);
+        let group = &**group;
+        if now >= next {
+            self.counters
+                .next_warning
+                .store(now + WARN_EVERY_MS, Ordering::Relaxed);
+            tracing::warn!(
+                partition,
+                group,
+                failed,
+                %error,
+                "a change of a consumer group was not stored; the group stays as it was and its \
+                 client is told to try again (further cases are counted in \
+                 shardgate_group_append_errors)"
+            );
+        } else {
+            tracing::debug!(partition, group, %error, "a change of a group was not stored");
+        }
         match error {
             AppendError::NoSpace => ResponseError::NotCoordinator,
             AppendError::TooLarge => ResponseError::InvalidCommitOffsetSize,
@@ -294,8 +312,12 @@ impl Outbox {
     }
 }
 
-fn size_of(record: &LogRecord) -> usize {
-    record.key.len() + record.value.as_ref().map_or(0, |v| v.len())
+/// About how many bytes a batch of these records takes in the log.
+fn batch_size(records: &[LogRecord]) -> u64 {
+    const BATCH: usize = 61;
+    const RECORD: usize = 12;
+    let one = |r: &LogRecord| RECORD + r.key.len() + r.value.as_ref().map_or(0, |v| v.len());
+    (BATCH + records.iter().map(one).sum::<usize>()) as u64
 }
 
 /// A decision in pieces whose records fit into one batch each.

@@ -18,6 +18,7 @@ pub(super) struct Counters {
     pub compactions: AtomicU64,
     pub loaded: AtomicU64,
     pub load_ms: AtomicU64,
+    pub next_warning: AtomicU64,
 }
 
 impl Counters {
@@ -85,6 +86,17 @@ impl Groups {
         stats
     }
 
+    /// What [`Groups::stats`] said a moment ago: one look serves all figures of a scrape.
+    fn recent(&self) -> Stats {
+        const FRESH_MS: u64 = 1_000;
+        let now = self.now().tick;
+        let mut shown = self.shown.lock();
+        if now >= shown.0 {
+            *shown = (now + FRESH_MS, self.stats());
+        }
+        shown.1
+    }
+
     /// Shows the coordinator's figures on `/metrics`.
     pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
         let (gauge, counter) = (SampleKind::Gauge, SampleKind::Counter);
@@ -102,7 +114,7 @@ impl Groups {
                 "Consumer groups by state",
                 gauge,
                 label,
-                move || read(&groups.stats()) as f64,
+                move || read(&groups.recent()) as f64,
             );
         }
         type Figure = (&'static str, &'static str, SampleKind, fn(&Stats) -> u64);
@@ -139,7 +151,9 @@ impl Groups {
         ];
         for (name, help, kind, read) in figures {
             let groups = Arc::clone(self);
-            metrics.sample(name, help, kind, None, move || read(&groups.stats()) as f64);
+            metrics.sample(name, help, kind, None, move || {
+                read(&groups.recent()) as f64
+            });
         }
     }
 }

@@ -156,6 +156,13 @@ fn take_step(world: &mut World, step: &Step) {
             request.topics[0].partitions[0].partition = partition;
             world.commit_as(request);
         }
+        Step::Wait(ms) => world.wait(ms),
+        other => take_step_beside_the_members(world, &other),
+    }
+}
+
+fn take_step_beside_the_members(world: &mut World, step: &Step) {
+    match step {
         Step::Delete => {
             let _ = world.delete("g");
         }
@@ -169,7 +176,6 @@ fn take_step(world: &mut World, step: &Step) {
             let decision = world.machine.clean_up(world.now, &"g".into(), &is_topic);
             world.take(decision);
         }
-        Step::Wait(ms) => world.wait(ms),
         Step::Restart => {
             // Callers lose their connections with the process that answered them.
             for token in waiting(world) {
@@ -180,6 +186,7 @@ fn take_step(world: &mut World, step: &Step) {
             machine.settings = world.machine.settings.clone();
             world.machine = machine;
         }
+        _ => unreachable!("a step of members"),
     }
 }
 
