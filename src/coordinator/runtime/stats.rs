@@ -100,7 +100,8 @@ impl Groups {
     /// Shows the coordinator's figures on `/metrics`.
     pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
         let (gauge, counter) = (SampleKind::Gauge, SampleKind::Counter);
-        let states: [(&str, fn(&Stats) -> u64); 4] = [
+        type InState = (&'static str, fn(&Stats) -> u64);
+        let states: [InState; 4] = [
             ("Empty", |s| s.census.empty),
             ("PreparingRebalance", |s| s.census.preparing),
             ("CompletingRebalance", |s| s.census.completing),
