@@ -9,10 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kafka_protocol::messages::FetchRequest;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::budget::Permit;
 use crate::handlers::list_offsets::check_epoch;
 use crate::handlers::{Answer, CloseReason, Connection};
 use crate::partition::read::ReadFailure;
@@ -29,6 +31,8 @@ use session::{CachedSession, Context, FetchKey, FetchSpec, SessionRequest, Told}
 
 /// First version that names topics by id.
 const FIRST_TOPIC_ID: i16 = 13;
+/// Records in an answer beyond the budget for answers.
+const SMALL_ANSWER: usize = 64 << 10;
 /// Read only what transactions have committed.
 const READ_COMMITTED: i8 = 1;
 
@@ -68,18 +72,47 @@ pub async fn handle(
             cached.session.lock().await.partitions()
         }
     };
-    let parts = if from_replica {
-        wanted.into_iter().map(|(key, _)| failed(key, ErrorCode::NotLeaderOrFollower)).collect()
+    let (parts, hold) = if from_replica {
+        let refuse = |(key, _)| failed(key, ErrorCode::NotLeaderOrFollower);
+        (wanted.into_iter().map(refuse).collect(), Permit::empty())
     } else {
-        read_or_wait(cx, &wanted, limits).await
+        within_budget(cx, &wanted, limits).await
     };
-    let bytes: usize = parts.iter().map(|part| part.bytes).sum();
-    cx.broker.metrics.fetched_bytes.inc_by(bytes as u64);
-    let hold = cx.broker.budgets.responses.acquire(bytes as u64).await;
+    cx.broker.metrics.fetched_bytes.inc_by(total_bytes(&parts) as u64);
     let (session_id, parts) = tell(&context, parts).await;
     let data = FetchResponseData { session_id, topics: by_topic(parts), ..Default::default() };
     let frame = fetch_response::encode(header.correlation_id, header.version, &data)?;
     Ok(Answer { hold: Some(Box::new(hold)), ..Answer::new(frame, Position(0)) })
+}
+
+/// Reads, and takes the answer's share of the budget for answers. While readers that do not keep
+/// up hold all of it, the others get small answers, copied so that they pin nothing.
+async fn within_budget(
+    cx: &Connection,
+    wanted: &[(FetchKey, FetchSpec)],
+    limits: Limits,
+) -> (Vec<Part>, Permit) {
+    let parts = read_or_wait(cx, wanted, limits).await;
+    let budget = &cx.broker.budgets.responses;
+    if let Some(permit) = budget.try_acquire(total_bytes(&parts) as u64) {
+        return (parts, permit);
+    }
+    drop(parts);
+    let small = Limits { max_bytes: limits.max_bytes.min(SMALL_ANSWER), ..limits };
+    let mut parts = read_all(cx, wanted, small).await;
+    let bytes = total_bytes(&parts);
+    if bytes > SMALL_ANSWER {
+        // One batch alone is larger: it has to wait for its share.
+        return (parts, budget.acquire(bytes as u64).await);
+    }
+    for slice in parts.iter_mut().flat_map(|part| &mut part.response.records) {
+        *slice = Bytes::copy_from_slice(slice);
+    }
+    (parts, Permit::empty())
+}
+
+fn total_bytes(parts: &[Part]) -> usize {
+    parts.iter().map(|part| part.bytes).sum()
 }
 
 fn limits(cx: &Connection, request: &FetchRequest) -> Limits {
@@ -143,13 +176,13 @@ async fn read_or_wait(
     let parts = read_all(cx, wanted, limits).await;
     let enough = |parts: &[Part]| {
         parts.iter().any(|part| part.failed)
-            || parts.iter().map(|part| part.bytes).sum::<usize>() >= limits.min_bytes
+            || total_bytes(parts) >= limits.min_bytes
     };
     if limits.max_wait.is_zero() || wanted.is_empty() || enough(&parts) {
         return parts;
     }
-    let have: usize = parts.iter().map(|part| part.bytes).sum();
-    let missing = i64::try_from(limits.min_bytes - have).unwrap_or(i64::MAX);
+    let missing = limits.min_bytes - total_bytes(&parts);
+    let missing = i64::try_from(missing).unwrap_or(i64::MAX);
     // Records are let go of while waiting, so that a parked fetch pins no buffer.
     drop(parts);
     let waiting = Waiting::register(cx, wanted, missing);
