@@ -87,7 +87,8 @@ impl Broker {
             progress,
         )?;
         let (partitions, catalog) = (Arc::clone(&opened.registry), Arc::clone(&opened.catalog));
-        let journal: Arc<dyn Journal> = Arc::clone(&opened.journal) as _;
+        let opened_journal = Arc::clone(&opened.journal);
+        let journal: Arc<dyn Journal> = Arc::clone(&opened_journal) as _;
         let log = PartitionLog::new(
             Arc::clone(&partitions),
             Arc::clone(&catalog),
@@ -116,6 +117,7 @@ impl Broker {
         metrics.watch_budget(&budgets.responses);
         metrics.watch_budget(&budgets.decompression);
         groups.watch(&metrics);
+        partitions.watch(&opened_journal, &metrics);
         Ok(Arc::new(Self {
             fetch_sessions: Sessions::new(config.fetch_sessions),
             cluster_id: format.cluster_id,

@@ -10,6 +10,7 @@ use std::io;
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::catalog::Image;
+use crate::partition::figures::Figures;
 use crate::partition::producer_state::{Producer, Producers, WindowBatch};
 use crate::partition::registry::Registry;
 use crate::partition::shard::PartitionSequence;
@@ -283,6 +284,7 @@ impl Registry {
             .collect();
         let flushed = root.flushed;
         store.publish(captured, root.encode(), changed, &removed)?;
+        Figures::add(&self.figures.checkpoints, 1);
         checkpointer.written.extend(crcs);
         for slot in removed {
             checkpointer.written.remove(&slot);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::partition::entries::SegmentsEntry;
+use crate::partition::figures::Figures;
 use crate::partition::registry::Registry;
 use crate::protocol::batch::BatchInfo;
 use crate::store::journal::{Entry, EntryKind, EntryRef, Group};
@@ -71,6 +72,11 @@ impl Registry {
             }
             return Err(error);
         }
+        Figures::add(&self.figures.flushes, 1);
+        Figures::add(
+            &self.figures.flushed_bytes,
+            added.iter().map(|meta| meta.bytes).sum(),
+        );
         self.commit_segments(SegmentsEntry {
             flushed: through,
             added,

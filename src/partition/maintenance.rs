@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::catalog::Topic;
 use crate::partition::checkpoint::Checkpointer;
 use crate::partition::entries::SegmentsEntry;
+use crate::partition::figures::Figures;
 use crate::partition::recovery::{Fatal, Opened};
 use crate::partition::registry::Registry;
 use crate::partition::retention::{Limits, Run, new_log_start};
@@ -148,6 +149,7 @@ impl Worker {
             Ok(()) => {}
             Err(error) if is_out_of_space(&error) => {
                 self.registry.set_writable(false);
+                Figures::add(&self.registry.figures.failures, 1);
                 if !self.short {
                     tracing::error!(
                         %error,
@@ -222,7 +224,8 @@ impl Worker {
     /// Closes the gate for client writes when the disk is nearly full, and opens it again.
     fn watch_space(&self) -> io::Result<()> {
         let free = self.disk.space()?.free;
-        let writable = free >= self.options.reserve_bytes && !self.short;
+        let journal_fits = !self.registry.journal().is_some_and(|j| j.short_of_space());
+        let writable = free >= self.options.reserve_bytes && !self.short && journal_fits;
         let was = self.registry.set_writable(writable);
         if was && !writable {
             tracing::error!(
@@ -341,6 +344,7 @@ impl Registry {
         };
         for file in free {
             self.remove_unlisted(file.meta.file);
+            Figures::add(&self.figures.deleted_files, 1);
         }
     }
 }

@@ -6,6 +6,7 @@
 mod apply;
 pub mod checkpoint;
 pub mod entries;
+mod figures;
 mod flush;
 pub mod log;
 pub mod maintenance;

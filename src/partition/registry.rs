@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::catalog::{Catalog, Topic};
 use crate::clock::Clock;
 use crate::partition::entries::encode_log_start;
+use crate::partition::figures::Figures;
 use crate::partition::log::{Bounds, Partition};
 use crate::partition::recovery::Fatal;
 use crate::partition::shard::{Appended, PartitionSequence, Prepared, Refused, SegmentFile, Shard};
@@ -43,6 +44,7 @@ pub struct Registry {
     budget: Arc<Semaphore>,
     writable: AtomicBool,
     pub(super) applied: Mutex<Applied>,
+    pub(super) figures: Figures,
     /// Something was deleted since the files were last looked through.
     pub(super) garbage: AtomicBool,
     /// The number of the next segment file.
@@ -135,6 +137,7 @@ impl Registry {
             journal: OnceLock::new(),
             writable: AtomicBool::new(true),
             applied: Mutex::default(),
+            figures: Figures::default(),
             garbage: AtomicBool::new(true),
             next_file: AtomicU64::new(1),
             tail_bytes: AtomicU64::new(0),

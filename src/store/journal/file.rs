@@ -240,6 +240,10 @@ impl Journal for FileJournal {
         self.ledger.lock().trim(trimmed);
     }
 
+    fn short_of_space(&self) -> bool {
+        self.stats().short_of_space
+    }
+
     fn live_bytes(&self) -> u64 {
         self.ledger.lock().live()
     }

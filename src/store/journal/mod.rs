@@ -124,6 +124,10 @@ pub trait Journal: Send + Sync {
     fn trim(&self, through: Position);
     /// Bytes of journal that recovery would read now.
     fn live_bytes(&self) -> u64;
+    /// No space was found for the next journal file: nothing should be appended that can wait.
+    fn short_of_space(&self) -> bool {
+        false
+    }
     /// Waits until every entry appended so far is on stable storage, whatever the sync policy;
     /// false if that will never be. What is published outside the journal (a checkpoint, a deleted
     /// segment file) must not be ahead of what a crash leaves in it. Blocks.

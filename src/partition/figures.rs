@@ -1,0 +1,185 @@
+//! What `/metrics` shows of the store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::metrics::{Metrics, SampleKind};
+use crate::partition::registry::Registry;
+use crate::store::journal::{FileJournal, JournalStats};
+
+/// Counters of the background work.
+#[derive(Default)]
+pub(super) struct Figures {
+    /// Flushes done.
+    pub(super) flushes: AtomicU64,
+    /// Bytes of segment files written by them.
+    pub(super) flushed_bytes: AtomicU64,
+    /// Checkpoints written.
+    pub(super) checkpoints: AtomicU64,
+    /// Segment files deleted.
+    pub(super) deleted_files: AtomicU64,
+    /// Rounds of background work that failed.
+    pub(super) failures: AtomicU64,
+}
+
+impl Figures {
+    pub(super) fn add(counter: &AtomicU64, by: u64) {
+        counter.fetch_add(by, Ordering::Relaxed);
+    }
+}
+
+type OfRegistry = (&'static str, &'static str, SampleKind, fn(&Registry) -> u64);
+type OfJournal = (
+    &'static str,
+    &'static str,
+    SampleKind,
+    fn(&JournalStats) -> u64,
+);
+
+const GAUGE: SampleKind = SampleKind::Gauge;
+const COUNTER: SampleKind = SampleKind::Counter;
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+const OF_REGISTRY: [OfRegistry; 13] = [
+    ("partitions", "Partitions of all topics", GAUGE, |r| {
+        r.partition_count() as u64
+    }),
+    ("topics", "Topics", GAUGE, |r| {
+        r.catalog.image().topic_count() as u64
+    }),
+    (
+        "writable",
+        "1 while client writes are taken, 0 while the disk is nearly full",
+        GAUGE,
+        |r| u64::from(r.is_writable()),
+    ),
+    (
+        "tail_buffer_bytes",
+        "Memory of batches that no segment file holds yet",
+        GAUGE,
+        |r| r.tail_bytes(),
+    ),
+    (
+        "tail_limit_bytes",
+        "Bytes of batches that the tail may hold",
+        GAUGE,
+        |r| r.options.tail_bytes as u64,
+    ),
+    (
+        "tail_free_bytes",
+        "Bytes of batches that the tail has room for",
+        GAUGE,
+        |r| r.free_tail_bytes() as u64,
+    ),
+    ("segment_files", "Segment files in use", GAUGE, |r| {
+        r.applied.lock().files.len() as u64
+    }),
+    (
+        "segment_footer_bytes",
+        "Memory of cached segment footers",
+        GAUGE,
+        |r| r.segments.cache_stats().footer_bytes,
+    ),
+    ("flushes", "Flushes of the tail", COUNTER, |r| {
+        read(&r.figures.flushes)
+    }),
+    (
+        "flushed_bytes",
+        "Bytes of segment files written by flushes",
+        COUNTER,
+        |r| read(&r.figures.flushed_bytes),
+    ),
+    ("checkpoints", "Checkpoints written", COUNTER, |r| {
+        read(&r.figures.checkpoints)
+    }),
+    (
+        "segment_files_deleted",
+        "Segment files deleted",
+        COUNTER,
+        |r| read(&r.figures.deleted_files),
+    ),
+    (
+        "background_failures",
+        "Rounds of background work that failed",
+        COUNTER,
+        |r| read(&r.figures.failures),
+    ),
+];
+
+const OF_JOURNAL: [OfJournal; 9] = [
+    (
+        "journal_groups",
+        "Groups written to the journal",
+        COUNTER,
+        |s| s.groups,
+    ),
+    (
+        "journal_entries",
+        "Entries written to the journal",
+        COUNTER,
+        |s| s.entries,
+    ),
+    (
+        "journal_bytes",
+        "Bytes written to the journal",
+        COUNTER,
+        |s| s.bytes,
+    ),
+    ("journal_syncs", "Syncs of the journal", COUNTER, |s| {
+        s.syncs
+    }),
+    (
+        "journal_queue_entries",
+        "Entries that wait to be written",
+        GAUGE,
+        |s| s.queue_entries,
+    ),
+    (
+        "journal_queue_bytes",
+        "Bytes that wait to be written",
+        GAUGE,
+        |s| s.queue_bytes,
+    ),
+    (
+        "journal_live_bytes",
+        "Journal that a start would read",
+        GAUGE,
+        |s| s.live_bytes,
+    ),
+    (
+        "journal_files",
+        "Journal files, spare ones included",
+        GAUGE,
+        |s| s.files,
+    ),
+    (
+        "journal_short_of_space",
+        "1 while there is no space for a journal file",
+        GAUGE,
+        |s| u64::from(s.short_of_space),
+    ),
+];
+
+impl Registry {
+    /// Shows the store's figures on `/metrics`.
+    pub fn watch(self: &Arc<Self>, journal: &Arc<FileJournal>, metrics: &Metrics) {
+        for (name, help, kind, figure) in OF_REGISTRY {
+            let registry = Arc::clone(self);
+            metrics.sample(name, help, kind, None, move || figure(&registry) as f64);
+        }
+        for (name, help, kind, figure) in OF_JOURNAL {
+            let journal = Arc::clone(journal);
+            metrics.sample(name, help, kind, None, move || {
+                figure(&journal.stats()) as f64
+            });
+        }
+        let timed = Arc::clone(journal);
+        let help = "Seconds spent in syncs of the journal";
+        metrics.sample("journal_sync_seconds", help, COUNTER, None, move || {
+            timed.stats().sync_nanos_total as f64 / 1e9
+        });
+    }
+}
