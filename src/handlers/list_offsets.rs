@@ -42,7 +42,12 @@ pub async fn handle(
     for topic in request.topics {
         let known = image.topic(&topic.name);
         let mut response = ListOffsetsTopicResponse::default().with_name(topic.name.clone());
+        let mut named = BTreeSet::new();
         for partition in topic.partitions {
+            // Named twice it is refused, once.
+            if !named.insert(partition.partition_index) {
+                continue;
+            }
             let asked = (topic.name.to_string(), partition.partition_index);
             let outcome = match known {
                 _ if twice.contains(&asked) => Err(ErrorCode::InvalidRequest),
@@ -137,7 +142,7 @@ async fn list(
 /// Holds a client's idea of the leader epoch against ours (KIP-320); -1 asks for no check.
 pub fn check_epoch(asked: i32, current: i32) -> Result<(), ErrorCode> {
     match asked {
-        epoch if epoch < 0 || epoch == current => Ok(()),
+        epoch if epoch == -1 || epoch == current => Ok(()),
         epoch if epoch < current => Err(ErrorCode::FencedLeaderEpoch),
         _ => Err(ErrorCode::UnknownLeaderEpoch),
     }

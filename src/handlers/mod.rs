@@ -256,6 +256,13 @@ pub async fn dispatch(
     drop(frame);
     let checked = guard::check(header.row, header.version, &body)
         .map_err(|e| malformed(&header, e.to_string()))?;
+    let body = if checked.odd_nulls {
+        guard::with_plain_nulls(header.row, header.version, &body)
+            .map_err(|e| malformed(&header, e.to_string()))?
+            .into()
+    } else {
+        body
+    };
     let permits = [permit, decoded_share(cx, checked.decoded_bytes()).await];
     call(cx, &header, body, permits).await
 }

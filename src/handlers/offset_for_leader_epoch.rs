@@ -16,6 +16,7 @@ use kafka_protocol::messages::offset_for_leader_epoch_response::{
 use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
 
 use super::answers::index;
+use super::list_offsets::check_epoch;
 use super::{Connection, Reply};
 use crate::catalog::Topic;
 use crate::protocol::error::ErrorCode;
@@ -54,24 +55,13 @@ fn end_of_epoch(
         .and_then(|index| cx.broker.partitions.get(PartitionKey { topic: topic.no, index }))
         .ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let bounds = partition.bounds();
-    check_current(asked.current_leader_epoch, bounds.leader_epoch)?;
+    check_epoch(asked.current_leader_epoch, bounds.leader_epoch)?;
     Ok(end_of(asked.leader_epoch, bounds.leader_epoch, bounds.high_watermark))
 }
 
 /// Where an epoch ends. Only the current one is known; it ends where the log does.
 fn end_of(asked: i32, current: i32, high_watermark: Offset) -> EpochEnd {
     if asked == current { (current, high_watermark) } else { (-1, -1) }
-}
-
-/// Compares the epoch that a client believes to be current (-1: it does not say) with the real one.
-fn check_current(believed: i32, current: i32) -> Result<(), ErrorCode> {
-    if believed < 0 || believed == current {
-        Ok(())
-    } else if believed < current {
-        Err(ErrorCode::FencedLeaderEpoch)
-    } else {
-        Err(ErrorCode::UnknownLeaderEpoch)
-    }
 }
 
 fn entry(partition: i32, end: Result<EpochEnd, ErrorCode>) -> EpochEndOffset {
@@ -90,10 +80,11 @@ mod tests {
 
     #[test]
     fn a_wrong_current_epoch_is_fenced_or_unknown() {
-        assert_eq!(check_current(-1, 4), Ok(()));
-        assert_eq!(check_current(4, 4), Ok(()));
-        assert_eq!(check_current(3, 4), Err(ErrorCode::FencedLeaderEpoch));
-        assert_eq!(check_current(5, 4), Err(ErrorCode::UnknownLeaderEpoch));
+        assert_eq!(check_epoch(-1, 4), Ok(()));
+        assert_eq!(check_epoch(4, 4), Ok(()));
+        assert_eq!(check_epoch(-2, 4), Err(ErrorCode::FencedLeaderEpoch));
+        assert_eq!(check_epoch(3, 4), Err(ErrorCode::FencedLeaderEpoch));
+        assert_eq!(check_epoch(5, 4), Err(ErrorCode::UnknownLeaderEpoch));
     }
 
     #[test]

@@ -22,12 +22,12 @@ use crate::handlers::{Answer, CloseReason, Connection};
 use crate::partition::registry::{ENTRY_OVERHEAD, Room};
 use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Partition, Prepared, Refused};
-use crate::protocol::batch::{self, BatchView, FlawKind, Opened, Rules};
+use crate::protocol::batch::{self, BatchError, BatchInfo, BatchView, FlawKind, Opened, Rules};
 use crate::protocol::compression::{Codec, working_memory};
 use crate::protocol::error::ErrorCode;
 use crate::protocol::header::Header;
 use crate::protocol::response::encode_response;
-use crate::types::Position;
+use crate::types::{Offset, Position};
 
 /// First version whose clients can read zstd.
 const FIRST_ZSTD: i16 = 7;
@@ -39,17 +39,28 @@ struct Refusal {
     code: ErrorCode,
     message: Option<String>,
     records: Vec<BatchIndexAndErrorMessage>,
+    /// The partition's log start, or -1. Kafka names it if it finds the fault only on append.
+    log_start: Offset,
 }
 
 impl From<ErrorCode> for Refusal {
     fn from(code: ErrorCode) -> Self {
-        Self { code, message: None, records: Vec::new() }
+        Self { code, message: None, records: Vec::new(), log_start: -1 }
     }
 }
 
 impl Refusal {
     fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: Some(message.into()), records: Vec::new() }
+        Self { message: Some(message.into()), ..code.into() }
+    }
+
+    fn at(self, partition: &Partition) -> Self {
+        Self { log_start: partition.bounds().log_start, ..self }
+    }
+
+    fn of_batch(error: &BatchError, partition: &Partition) -> Self {
+        let refusal = Self::new(error.code(), error.to_string());
+        if error.names_log_start() { refusal.at(partition) } else { refusal }
     }
 }
 
@@ -78,7 +89,9 @@ pub async fn handle(
     header: &Header,
     request: ProduceRequest,
 ) -> Result<Answer, CloseReason> {
-    let refuse_all = refusal_of_all(&request);
+    let refuse_all = is_transactional(&request)
+        .then_some(ErrorCode::TransactionalIdAuthorizationFailed);
+    let bad_acks = !matches!(request.acks, -1..=1);
     let mut checked: Vec<(TopicProduceResponse, Vec<Checked>)> = Vec::new();
     for topic in request.topic_data {
         let mut response = TopicProduceResponse::default();
@@ -98,11 +111,15 @@ pub async fn handle(
             let outcome = match (&refuse_all, &found) {
                 (Some(code), _) => Err((*code).into()),
                 (None, Err(code)) => Err((*code).into()),
+                (None, Ok(_)) if bad_acks => Err(ErrorCode::InvalidRequiredAcks.into()),
                 (None, Ok(topic)) => check(cx, topic, data, header.version).await,
             };
             partitions.push((index, outcome));
         }
-        checked.push((response, partitions));
+        // A topic of which nothing was sent is not answered, as in Kafka.
+        if !partitions.is_empty() {
+            checked.push((response, partitions));
+        }
     }
     let (responses, after, failed) = append(cx, checked).await;
     if request.acks == 0 {
@@ -120,12 +137,14 @@ pub async fn handle(
     Ok(Answer::new(frame, after))
 }
 
-/// A reason that holds for every partition of the request.
-fn refusal_of_all(request: &ProduceRequest) -> Option<ErrorCode> {
-    if !matches!(request.acks, -1..=1) {
-        return Some(ErrorCode::InvalidRequiredAcks);
-    }
-    request.transactional_id.as_ref().map(|_| ErrorCode::TransactionalIdAuthorizationFailed)
+/// Whether any part of the request belongs to a transaction; then all of it is refused.
+fn is_transactional(request: &ProduceRequest) -> bool {
+    let mut partitions = request.topic_data.iter().flat_map(|topic| &topic.partition_data);
+    request.transactional_id.is_some()
+        || partitions.any(|data| {
+            let records = data.records.as_deref().unwrap_or_default();
+            BatchInfo::read(records).is_ok_and(|info| info.is_transactional())
+        })
 }
 
 /// Sequences everything that passed the checks. Only this part of a request is in order with the
@@ -179,7 +198,10 @@ fn append_one(
     metrics.produced_batches.inc();
     metrics.produced_records.inc_by(batch.last_offset_delta as u64 + 1);
     metrics.produced_bytes.inc_by(batch.payload.len() as u64);
-    let appended = cx.broker.partitions.append(partition, batch, room)?;
+    let appended = cx.broker.partitions.append(partition, batch, room).map_err(|refused| {
+        let refusal = Refusal::from(refused);
+        if refused == Refused::Sealed { refusal } else { refusal.at(partition) }
+    })?;
     let response = PartitionProduceResponse::default()
         .with_base_offset(appended.base_offset)
         .with_log_append_time_ms(appended.log_append_time_ms)
@@ -193,7 +215,7 @@ fn refused(index: i32, refusal: Refusal) -> PartitionProduceResponse {
         .with_error_code(refusal.code.code())
         .with_base_offset(-1)
         .with_log_append_time_ms(-1)
-        .with_log_start_offset(-1)
+        .with_log_start_offset(refusal.log_start)
         .with_record_errors(refusal.records)
         .with_error_message(refusal.message.map(StrBytes::from_string))
 }
@@ -217,8 +239,9 @@ async fn check(
     }
     let payload = data.records.unwrap_or_default();
     let settings = &topic.settings;
-    let info = batch::validate(&payload)
-        .map_err(|error| Refusal::new(error.code(), error.to_string()))?;
+    let bad_batch = |error: BatchError| Refusal::of_batch(&error, &partition);
+    let info = batch::validate(&payload).map_err(bad_batch)?;
+    let payload = payload.slice(..info.bytes);
     if info.bytes > settings.max_message_bytes as usize {
         return Err(Refusal::new(
             ErrorCode::MessageTooLarge,
@@ -228,23 +251,16 @@ async fn check(
             ),
         ));
     }
-    if info.is_transactional() {
-        return Err(Refusal::new(
-            ErrorCode::InvalidTxnState,
-            "this server does not support transactions",
-        ));
-    }
-    let codec = info.codec().map_err(|error| Refusal::new(error.code(), error.to_string()))?;
+    let codec = info.codec().map_err(bad_batch)?;
     if codec == Codec::Zstd && version < FIRST_ZSTD {
         return Err(ErrorCode::UnsupportedCompressionType.into());
     }
     let memory = working_memory(codec, &payload);
     let _permit = cx.broker.budgets.decompression.acquire(memory).await;
-    let view = BatchView::first(&payload)
-        .map_err(|error| Refusal::new(error.code(), error.to_string()))?;
+    let view = BatchView::first(&payload).map_err(bad_batch)?;
     let opened = batch::open(&view, &rules(settings, cx.broker.clock.wall_ms()))
-        .map_err(|error| Refusal::new(error.code(), error.to_string()))?;
-    refuse_flaws(&opened)?;
+        .map_err(bad_batch)?;
+    refuse_flaws(&opened).map_err(|refusal| refusal.at(&partition))?;
     let stamping = match settings.timestamp_type {
         TimestampType::LogAppendTime => Stamping::LogAppendTime,
         TimestampType::CreateTime
@@ -261,7 +277,7 @@ async fn check(
         claim: claim_of(&info),
         stamping,
         charge: 0,
-        payload: recompressed(&payload, &view, codec, settings)?,
+        payload: recompressed(&payload, &view, codec, settings).map_err(bad_batch)?,
     };
     Ok((partition, prepared))
 }
@@ -310,7 +326,7 @@ fn refuse_flaws(opened: &Opened) -> Result<(), Refusal> {
         FlawKind::NullKey => "a compacted topic takes only records with a key",
         _ => "the batch holds records with timestamps that the topic does not take",
     };
-    Err(Refusal { code, message: Some(message.into()), records })
+    Err(Refusal { records, ..Refusal::new(code, message) })
 }
 
 /// The batch in the topic's codec: as sent, unless `compression.type` says otherwise.
@@ -319,7 +335,7 @@ fn recompressed(
     view: &BatchView<'_>,
     codec: Codec,
     settings: &TopicSettings,
-) -> Result<Bytes, Refusal> {
+) -> Result<Bytes, BatchError> {
     let (wanted, level) = match settings.compression {
         Compression::Producer => return Ok(payload.clone()),
         Compression::Uncompressed => (Codec::None, None),
@@ -332,7 +348,5 @@ fn recompressed(
         return Ok(payload.clone());
     }
     let limit = u64::from(settings.max_decompressed_bytes);
-    batch::recompress(view, wanted, level, limit)
-        .map(Bytes::from)
-        .map_err(|error| Refusal::new(error.code(), error.to_string()))
+    batch::recompress(view, wanted, level, limit).map(Bytes::from)
 }

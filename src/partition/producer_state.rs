@@ -11,6 +11,9 @@ use crate::types::{Offset, Position};
 /// Batches remembered for each producer, as many as a client may have in flight.
 pub const WINDOW: usize = 5;
 
+/// The epoch of a batch without one.
+const NO_EPOCH: i16 = -1;
+
 /// A remembered batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBatch {
@@ -81,6 +84,9 @@ impl Producers {
     /// else a lost first batch would go unseen (KAFKA-15591).
     pub fn check(&self, claim: &Claim, ever_written: bool) -> Verdict {
         let Some(producer) = self.by_id.get(&claim.producer_id) else {
+            if claim.epoch < NO_EPOCH {
+                return Verdict::InvalidProducerEpoch;
+            }
             return if claim.first_sequence == 0 || ever_written {
                 Verdict::Append
             } else {
@@ -260,6 +266,11 @@ mod tests {
         );
         assert_eq!(none.check(&claim(0, 17, 1), true), Verdict::Append);
         assert_eq!(none.check(&claim(0, 0, 1), false), Verdict::Append);
+        assert_eq!(none.check(&claim(-1, 0, 1), false), Verdict::Append);
+        assert_eq!(
+            none.check(&claim(-2, 0, 1), false),
+            Verdict::InvalidProducerEpoch
+        );
     }
 
     #[test]

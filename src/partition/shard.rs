@@ -102,7 +102,7 @@ impl Stamping {
 pub struct Appended {
     /// Offset of the first record.
     pub base_offset: Offset,
-    /// The append time of a LogAppendTime topic, else -1.
+    /// The append time of a LogAppendTime topic, else -1; of a duplicate its original's timestamp.
     pub log_append_time_ms: i64,
     /// First offset of the partition's log.
     pub log_start: Offset,
@@ -177,10 +177,10 @@ impl Shard {
                 Verdict::InvalidProducerEpoch => return Err(Refused::InvalidProducerEpoch),
                 Verdict::OutOfOrderSequence => return Err(Refused::OutOfOrderSequence),
                 Verdict::Duplicate(original) => {
-                    let stamped = batch.stamping == Stamping::LogAppendTime;
                     return Ok(Appended {
                         base_offset: original.base_offset,
-                        log_append_time_ms: if stamped { original.timestamp } else { -1 },
+                        // Kafka names the original's timestamp here whoever gave it.
+                        log_append_time_ms: original.timestamp,
                         log_start: partition.log_start,
                         position: original.position,
                         duplicate: true,

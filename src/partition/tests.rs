@@ -12,6 +12,7 @@ use crate::clock::SystemClock;
 use crate::partition::recovery::{self, Opened};
 use crate::partition::registry::RegistryOptions;
 use crate::partition::shard::{Stamping, claim_of};
+use crate::partition::time_search::Target;
 use crate::partition::{Appended, Partition, Prepared, Refused};
 use crate::protocol::batch::{BatchBuilder, BatchInfo, BatchView, Batches};
 use crate::store::backend::Disk;
@@ -255,6 +256,55 @@ fn a_deleted_topic_frees_its_files_and_its_name() {
     store.checkpoint();
     let again = Store::open(store.disk.crash(3));
     assert_eq!(again.topic("t").map(|t| t.id), Some(new.id));
+}
+
+#[tokio::test]
+async fn the_largest_timestamp_is_that_of_a_record_that_can_be_read() {
+    let store = Store::open(MemoryDisk::new());
+    store.create_topic("t", 1);
+    store.sync();
+    let key = store
+        .topic("t")
+        .and_then(|topic| topic.partition(0))
+        .expect("created");
+    let timed = |timestamps: &[i64]| {
+        let mut builder = BatchBuilder::new();
+        timestamps
+            .iter()
+            .for_each(|at| builder.push(*at, None, Some(b"x")));
+        builder.build().expect("a batch")
+    };
+    for timestamps in [&[90, 70, 80][..], &[60, 75]] {
+        store.append(key, &timed(timestamps)).expect("appended");
+    }
+    store.sync();
+    let partition = store.partition(key);
+    for (log_start, flush, wanted) in [
+        (0, false, Some((0, 90))),
+        (1, false, Some((2, 80))),
+        (2, true, Some((2, 80))),
+        (3, false, Some((4, 75))),
+        (5, true, None),
+    ] {
+        store
+            .opened
+            .registry
+            .move_log_start(&partition, log_start)
+            .expect("moved");
+        store.sync();
+        if flush {
+            store.flush();
+        }
+        let found = store
+            .opened
+            .registry
+            .find_by_time(&partition, Target::Max, 1 << 20)
+            .await;
+        let found = found
+            .expect("searched")
+            .map(|found| (found.offset, found.timestamp));
+        assert_eq!(found, wanted, "from {log_start}");
+    }
 }
 
 /// One step of a random history.

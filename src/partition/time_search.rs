@@ -1,6 +1,6 @@
 //! Finding offsets by time: the exact record, also inside a compressed batch.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -72,14 +72,36 @@ impl Registry {
         target: Target,
         limit: u64,
     ) -> Result<Option<Found>, ReadError> {
-        let (bounds, wanted, candidates) = candidates(partition, target);
+        let (bounds, wanted, places) = candidates(partition, target);
+        let found = self.first_at_or_after(partition.key, bounds, wanted, places, limit)?;
+        if found.is_some() || target != Target::Max {
+            return Ok(found);
+        }
+        // The largest timestamp was that of a record below the log start, which may lie in the
+        // batch or the section that the log start cuts: look at what is left record by record.
+        let (bounds, _, places) = candidates(partition, Target::AtOrAfter(i64::MIN));
+        let Some(largest) = self.largest(partition.key, bounds, &places, limit)? else {
+            return Ok(None);
+        };
+        self.first_at_or_after(partition.key, bounds, largest, places, limit)
+    }
+
+    fn first_at_or_after(
+        &self,
+        key: PartitionKey,
+        bounds: Bounds,
+        wanted: i64,
+        candidates: Vec<Candidate>,
+        limit: u64,
+    ) -> Result<Option<Found>, ReadError> {
         for candidate in candidates {
             let found = match candidate {
                 Candidate::Batch(batch) => {
-                    in_batch(&batch, wanted, bounds.log_start, limit, FileId(0))?
+                    let view = BatchView::first(&batch).map_err(|e| damaged(FileId(0), &e))?;
+                    in_batch(&view, wanted, bounds.log_start, limit, FileId(0))?
                 }
                 Candidate::Section(file) => {
-                    self.in_section(&file, partition.key, wanted, bounds.log_start, limit)?
+                    self.in_section(&file, key, wanted, bounds.log_start, limit)?
                 }
             };
             if found.is_some() {
@@ -101,7 +123,55 @@ impl Registry {
         let Some(section) = self.segments.section(id, key)? else {
             return Ok(None);
         };
-        let (mut position, end) = (section.seek_time(wanted), section.end_position());
+        let from = section.seek_time(wanted);
+        self.each_batch(id, from..section.end_position(), &mut |view| {
+            if view.info.max_timestamp < wanted {
+                return Ok(None);
+            }
+            in_batch(view, wanted, log_start, limit, id)
+        })
+    }
+
+    /// The largest timestamp of a record that can still be read.
+    fn largest(
+        &self,
+        key: PartitionKey,
+        bounds: Bounds,
+        candidates: &[Candidate],
+        limit: u64,
+    ) -> Result<Option<i64>, ReadError> {
+        let mut largest = None;
+        for candidate in candidates {
+            match candidate {
+                Candidate::Batch(batch) => {
+                    let view = BatchView::first(batch).map_err(|e| damaged(FileId(0), &e))?;
+                    let found = largest_in(&view, bounds.log_start, limit, FileId(0))?;
+                    largest = largest.max(found);
+                }
+                Candidate::Section(file) => {
+                    let id = file.meta.file;
+                    let Some(section) = self.segments.section(id, key)? else {
+                        continue;
+                    };
+                    let range = section.seek(bounds.log_start)..section.end_position();
+                    self.each_batch(id, range, &mut |view| {
+                        largest = largest.max(largest_in(view, bounds.log_start, limit, id)?);
+                        Ok(None::<()>)
+                    })?;
+                }
+            }
+        }
+        Ok(largest)
+    }
+
+    /// Calls `visit` for the batches of a section until it finds something.
+    fn each_batch<T>(
+        &self,
+        id: FileId,
+        range: Range<u64>,
+        visit: &mut dyn FnMut(&BatchView<'_>) -> Result<Option<T>, ReadError>,
+    ) -> Result<Option<T>, ReadError> {
+        let (mut position, end) = (range.start, range.end);
         let mut step = STEP;
         while position < end {
             let bytes = self
@@ -114,11 +184,9 @@ impl Registry {
                     Err(BatchError::Incomplete { .. }) if position + step < end => break,
                     Err(error) => return Err(damaged(id, &error)),
                 };
-                let batch = &bytes[used..used + view.bytes.len()];
-                if view.info.max_timestamp >= wanted
-                    && let Some(found) = in_batch(batch, wanted, log_start, limit, id)?
-                {
-                    return Ok(Some(found));
+                let found = visit(&view)?;
+                if found.is_some() {
+                    return Ok(found);
                 }
                 used += view.bytes.len();
             }
@@ -164,16 +232,15 @@ fn candidates(partition: &Partition, target: Target) -> (Bounds, i64, Vec<Candid
 }
 
 fn in_batch(
-    batch: &[u8],
+    view: &BatchView<'_>,
     wanted: i64,
     log_start: Offset,
     limit: u64,
     file: FileId,
 ) -> Result<Option<Found>, ReadError> {
-    let view = BatchView::first(batch).map_err(|e| damaged(file, &e))?;
     view.check_crc().map_err(|e| damaged(file, &e))?;
     let mut found = None;
-    walk(&view, limit, &mut |record| {
+    walk(view, limit, &mut |record| {
         let offset = view.info.base_offset + i64::from(record.offset_delta);
         if record.timestamp < wanted || offset < log_start {
             return ControlFlow::Continue(());
@@ -188,6 +255,32 @@ fn in_batch(
     })
     .map_err(|e| damaged(file, &e))?;
     Ok(found)
+}
+
+/// The largest timestamp among the records of a batch from the log start on. The header knows it
+/// unless the log start lies within the batch.
+fn largest_in(
+    view: &BatchView<'_>,
+    log_start: Offset,
+    limit: u64,
+    file: FileId,
+) -> Result<Option<i64>, ReadError> {
+    view.check_crc().map_err(|e| damaged(file, &e))?;
+    if view.info.base_offset >= log_start {
+        return Ok(Some(view.info.max_timestamp));
+    }
+    if view.info.last_offset() < log_start {
+        return Ok(None);
+    }
+    let mut largest = None;
+    walk(view, limit, &mut |record| {
+        if view.info.base_offset + i64::from(record.offset_delta) >= log_start {
+            largest = largest.max(Some(record.timestamp));
+        }
+        ControlFlow::Continue(())
+    })
+    .map_err(|e| damaged(file, &e))?;
+    Ok(largest)
 }
 
 fn damaged(file: FileId, error: &BatchError) -> ReadError {

@@ -23,7 +23,7 @@ use crate::partition::{Bounds, Partition};
 use crate::protocol::error::ErrorCode;
 use crate::protocol::fetch_response::{self, FetchPartition, FetchResponseData, FetchTopic};
 use crate::protocol::header::Header;
-use crate::types::Position;
+use crate::types::{Offset, Position};
 
 pub mod session;
 
@@ -59,8 +59,11 @@ pub async fn handle(
     header: &Header,
     request: FetchRequest,
 ) -> Result<Answer, CloseReason> {
+    if !matches!(request.isolation_level, 0 | READ_COMMITTED) {
+        return unknown_isolation(header, &request);
+    }
     let limits = limits(cx, &request);
-    let from_replica = request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0;
+    let refuse_all = refusal_of_all(&request);
     let context = match cx.broker.fetch_sessions.enter(session_request(cx, header, request)).await
     {
         Ok(context) => context,
@@ -72,11 +75,12 @@ pub async fn handle(
             cached.session.lock().await.partitions()
         }
     };
-    let (parts, hold) = if from_replica {
-        let refuse = |(key, _)| failed(key, ErrorCode::NotLeaderOrFollower);
-        (wanted.into_iter().map(refuse).collect(), Permit::empty())
-    } else {
-        within_budget(cx, &wanted, limits).await
+    let (parts, hold) = match refuse_all {
+        Some(code) => {
+            let refuse = |(key, _)| failed(key, code);
+            (wanted.into_iter().map(refuse).collect(), Permit::empty())
+        }
+        None => within_budget(cx, &wanted, limits).await,
     };
     cx.broker.metrics.fetched_bytes.inc_by(total_bytes(&parts) as u64);
     let (session_id, parts) = tell(&context, parts).await;
@@ -113,6 +117,35 @@ async fn within_budget(
 
 fn total_bytes(parts: &[Part]) -> usize {
     parts.iter().map(|part| part.bytes).sum()
+}
+
+/// A reason that holds for every partition: followers have nothing to fetch here, and there is no
+/// negative number of bytes.
+fn refusal_of_all(request: &FetchRequest) -> Option<ErrorCode> {
+    if request.replica_id.0 >= 0 || request.replica_state.replica_id.0 >= 0 {
+        return Some(ErrorCode::NotLeaderOrFollower);
+    }
+    (request.max_bytes < 0).then_some(ErrorCode::InvalidRequest)
+}
+
+/// Refuses a request whose isolation level does not exist. Where topics have names every
+/// partition says so as well.
+fn unknown_isolation(header: &Header, request: &FetchRequest) -> Result<Answer, CloseReason> {
+    let error = ErrorCode::InvalidRequest;
+    let mut data = FetchResponseData { error_code: error.code(), ..Default::default() };
+    if header.version < FIRST_TOPIC_ID {
+        let keys = request.topics.iter().flat_map(|topic| {
+            let key = |partition| FetchKey {
+                topic: topic.topic.to_string(),
+                topic_id: Uuid::nil(),
+                partition,
+            };
+            topic.partitions.iter().map(move |p| key(p.partition))
+        });
+        data.topics = by_topic(keys.map(|key| unread(key, error)).collect());
+    }
+    let frame = fetch_response::encode(header.correlation_id, header.version, &data)?;
+    Ok(Answer::new(frame, Position(0)))
 }
 
 fn limits(cx: &Connection, request: &FetchRequest) -> Limits {
@@ -253,11 +286,24 @@ async fn read_one(
 ) -> Part {
     let partition = match resolve(cx, key) {
         Ok(partition) => partition,
-        Err(code) => return failed(key.clone(), code),
+        Err(code) => return unread(key.clone(), code),
     };
-    let epoch = partition.bounds().leader_epoch;
-    if let Err(code) = check_epoch(spec.current_leader_epoch, epoch) {
+    let bounds = partition.bounds();
+    // Fetch takes any negative epoch for none.
+    if let Err(code) = check_epoch(spec.current_leader_epoch.max(-1), bounds.leader_epoch) {
         return failed(key.clone(), code);
+    }
+    if spec.max_bytes < 0 {
+        return failed(key.clone(), ErrorCode::InvalidRequest);
+    }
+    match history(spec, &bounds) {
+        History::Shared => {}
+        History::Unknown => return failed(key.clone(), ErrorCode::OffsetOutOfRange),
+        History::Diverges(epoch, end) => {
+            let mut response = borders(key, &bounds);
+            response.diverging_epoch = Some((epoch, end));
+            return Part { key: key.clone(), response, bytes: 0, failed: true };
+        }
     }
     let max_bytes = usize::try_from(spec.max_bytes).unwrap_or(0).min(left);
     match cx.broker.partitions.read(&partition, spec.offset, max_bytes, first).await {
@@ -269,10 +315,33 @@ async fn read_one(
         }
         Err(ReadFailure::OutOfRange(_)) => failed(key.clone(), ErrorCode::OffsetOutOfRange),
         Err(ReadFailure::Deleted) if key.topic.is_empty() => {
-            failed(key.clone(), ErrorCode::UnknownTopicId)
+            unread(key.clone(), ErrorCode::UnknownTopicId)
         }
-        Err(ReadFailure::Deleted) => failed(key.clone(), ErrorCode::UnknownTopicOrPartition),
+        Err(ReadFailure::Deleted) => unread(key.clone(), ErrorCode::UnknownTopicOrPartition),
         Err(ReadFailure::Storage(_)) => failed(key.clone(), ErrorCode::KafkaStorageError),
+    }
+}
+
+/// How what the client has read compares with this log (KIP-595).
+#[derive(Debug, PartialEq, Eq)]
+enum History {
+    /// It is a part of it, or the client does not say.
+    Shared,
+    /// The log never had the client's epoch.
+    Unknown,
+    /// The client is ahead of the log: the epoch and where it ends here.
+    Diverges(i32, Offset),
+}
+
+/// Compares the epoch of the client's last record with the log. The ends of earlier epochs are not
+/// kept; there the offset alone decides.
+fn history(spec: &FetchSpec, bounds: &Bounds) -> History {
+    let (epoch, end) = (bounds.leader_epoch, bounds.high_watermark);
+    match spec.last_fetched_epoch {
+        last if last < 0 || last < epoch => History::Shared,
+        last if last > epoch => History::Unknown,
+        _ if spec.offset > end => History::Diverges(epoch, end),
+        _ => History::Shared,
     }
 }
 
@@ -306,6 +375,14 @@ fn failed(key: FetchKey, code: ErrorCode) -> Part {
         ..FetchPartition::default()
     };
     Part { key, response, bytes: 0, failed: true }
+}
+
+/// A partition that was not looked at. As in Kafka it names no aborted transactions, where one that
+/// was looked at and failed has none to name.
+fn unread(key: FetchKey, code: ErrorCode) -> Part {
+    let mut part = failed(key, code);
+    part.response.aborted_transactions = Some(Vec::new());
+    part
 }
 
 /// Brings the session up to date; an incremental answer keeps only what is news to the client.
@@ -353,4 +430,24 @@ fn by_topic(parts: Vec<Part>) -> Vec<FetchTopic> {
         topics[place].partitions.push(part.response);
     }
     topics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_ahead_of_the_log_is_told_where_it_ends() {
+        let bounds = Bounds { log_start: 0, high_watermark: 5, last_stable: 5, leader_epoch: 2 };
+        let of = |last_fetched_epoch, offset| {
+            let spec =
+                FetchSpec { offset, max_bytes: 1, current_leader_epoch: -1, last_fetched_epoch };
+            history(&spec, &bounds)
+        };
+        assert_eq!(of(-1, 9), History::Shared);
+        assert_eq!(of(1, 9), History::Shared);
+        assert_eq!(of(2, 5), History::Shared);
+        assert_eq!(of(2, 6), History::Diverges(2, 5));
+        assert_eq!(of(3, 1), History::Unknown);
+    }
 }

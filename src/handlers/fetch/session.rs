@@ -1,6 +1,6 @@
 //! Fetch sessions (KIP-227): what a client told once, so that it sends and gets only changes.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,13 +188,12 @@ impl Sessions {
                 if request.id != 0 {
                     self.by_id.lock().remove(&request.id);
                 }
-                if request.epoch == FINAL_EPOCH {
-                    return Ok(Context::Full(request.partitions));
+                if request.epoch == INITIAL_EPOCH
+                    && let Some(session) = self.create(&request)
+                {
+                    return Ok(Context::New(session));
                 }
-                match self.create(&request) {
-                    Some(session) => Ok(Context::New(session)),
-                    None => Ok(Context::Full(request.partitions)),
-                }
+                Ok(Context::Full(last_of_each(request.partitions)))
             }
             _ => self.resume(request).await,
         }
@@ -255,6 +254,18 @@ impl Sessions {
         }
         Ok(Context::Incremental(cached))
     }
+}
+
+/// Each partition once, at its first place, with what was asked of it last.
+fn last_of_each(asked: Vec<(FetchKey, FetchSpec)>) -> Vec<(FetchKey, FetchSpec)> {
+    let last: HashMap<_, _> = asked.iter().map(|(key, spec)| (key.clone(), *spec)).collect();
+    if last.len() == asked.len() {
+        return asked;
+    }
+    let mut seen = HashSet::new();
+    let keys = asked.into_iter().map(|(key, _)| key).filter(|key| seen.insert(key.clone()));
+    keys.filter_map(|key| last.get(&key).map(|spec| (key, *spec)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -322,6 +333,16 @@ mod tests {
         session.rotate(&[key(0)]);
         let order: Vec<_> = session.partitions().into_iter().map(|(k, _)| k.partition).collect();
         assert_eq!(order, vec![1, 0]);
+    }
+
+    #[tokio::test]
+    async fn a_partition_named_twice_is_read_once() {
+        let sessions = Sessions::new(2);
+        let asked = request(0, FINAL_EPOCH, &[(0, 1), (1, 2), (0, 3)]);
+        match sessions.enter(asked).await {
+            Ok(Context::Full(all)) => assert_eq!(all, vec![(key(0), spec(3)), (key(1), spec(2))]),
+            _ => panic!("a session was made"),
+        }
     }
 
     #[tokio::test]

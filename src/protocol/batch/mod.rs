@@ -173,12 +173,15 @@ impl BatchInfo {
             have: bytes.len(),
             need,
         };
-        if bytes.len() <= AT_MAGIC {
+        if bytes.len() < LENGTH_OVERHEAD {
             return Err(incomplete(HEADER_BYTES));
         }
         let length = i32::from_be_bytes(field(bytes, AT_LENGTH));
         if length < SMALLEST_LENGTH {
             return Err(BatchError::Length(length));
+        }
+        if bytes.len() <= AT_MAGIC {
+            return Err(incomplete(HEADER_BYTES));
         }
         match i8::from_be_bytes(field(bytes, AT_MAGIC)) {
             MAGIC => {}
@@ -344,13 +347,12 @@ impl<'a> Iterator for Batches<'a> {
 }
 
 /// Checks what a client sent for one partition, without opening the records: exactly one batch of
-/// format 2, its checksum, and the header rules that Kafka has for producers.
+/// format 2, its checksum, and the header rules that Kafka has for producers. Bytes behind it that
+/// are no whole batch do not belong to it: [`BatchInfo::bytes`] says where it ends.
 pub fn validate(bytes: &[u8]) -> Result<BatchInfo, BatchError> {
     let view = BatchView::first(bytes)?;
     let info = view.info;
-    if bytes.len() > info.bytes {
-        return Err(BatchError::Trailing(bytes.len() - info.bytes));
-    }
+    refuse_another(bytes.get(info.bytes..).unwrap_or_default())?;
     view.check_crc()?;
     let refuse = |text| Err(BatchError::Header(text));
     if info.base_offset != 0 {
@@ -370,6 +372,26 @@ pub fn validate(bytes: &[u8]) -> Result<BatchInfo, BatchError> {
     }
     info.codec()?;
     Ok(info)
+}
+
+/// Looks at what follows a batch as Kafka does: a whole batch of any format is one too many, a
+/// beginning that cannot be one is corrupt, and anything cut off is nothing.
+fn refuse_another(rest: &[u8]) -> Result<(), BatchError> {
+    match BatchInfo::read(rest) {
+        Err(error @ (BatchError::Length(_) | BatchError::Magic(_))) => Err(error),
+        Err(BatchError::Incomplete { .. }) => Ok(()),
+        _ => {
+            let length = i32::from_be_bytes(field(rest, AT_LENGTH));
+            let total = usize::try_from(length)
+                .unwrap_or(0)
+                .saturating_add(LENGTH_OVERHEAD);
+            if rest.len() < total {
+                Ok(())
+            } else {
+                Err(BatchError::Trailing(rest.len()))
+            }
+        }
+    }
 }
 
 #[cfg(test)]

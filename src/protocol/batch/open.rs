@@ -101,9 +101,15 @@ pub fn open(view: &BatchView<'_>, rules: &Rules) -> Result<Opened, BatchError> {
         flaws: Vec::new(),
     };
     let claims_append_time = view.info.timestamp_type() == TimestampType::LogAppendTime;
-    let mut contiguous = true;
+    // Kafka lets uncompressed records come in any order of their offsets.
+    let any_order = view.info.codec_id() == Codec::None.id();
+    let offsets = 0..=view.info.last_offset_delta;
+    let mut in_place = true;
     opened.records_bytes = walk(view, rules.decompressed_limit, &mut |record| {
-        contiguous &= record.offset_delta == record.index;
+        in_place &= match any_order {
+            true => offsets.contains(&record.offset_delta),
+            false => record.offset_delta == record.index,
+        };
         if record.timestamp > opened.max_timestamp {
             opened.max_timestamp = record.timestamp;
             opened.max_timestamp_delta = record.offset_delta;
@@ -127,8 +133,10 @@ pub fn open(view: &BatchView<'_>, rules: &Rules) -> Result<Opened, BatchError> {
         }
         ControlFlow::Continue(())
     })?;
-    if !contiguous {
-        return Err(BatchError::Header("offset deltas do not count up by one"));
+    if !in_place {
+        return Err(BatchError::Header(
+            "offset deltas do not count up by one within the batch",
+        ));
     }
     Ok(opened)
 }

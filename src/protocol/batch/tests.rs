@@ -123,12 +123,45 @@ fn counts_that_the_records_do_not_keep_are_refused() {
 }
 
 #[test]
-fn offset_deltas_must_count_up() {
-    let mut batch = three(Codec::None);
-    // The first record's offset delta: behind its size, attributes and timestamp delta.
-    edit(&mut batch, HEADER_BYTES + 3, &[2]);
-    let error = open(&BatchView::first(&batch).unwrap(), &rules()).unwrap_err();
-    assert_eq!(error.code(), ErrorCode::InvalidRecord);
+fn offset_deltas_stay_within_the_batch_and_count_up_in_a_compressed_one() {
+    let with_first_delta = |zigzag: u8| {
+        let mut batch = three(Codec::None);
+        // The first record's offset delta: behind its size, attributes and timestamp delta.
+        edit(&mut batch, HEADER_BYTES + 3, &[zigzag]);
+        batch
+    };
+    let code = |batch: &[u8]| {
+        let opened = open(&BatchView::first(batch).unwrap(), &rules());
+        opened.map(|_| ()).map_err(|error| error.code())
+    };
+    let repeated = with_first_delta(2);
+    assert_eq!(code(&repeated), Ok(()));
+    for outside in [1, 6] {
+        assert_eq!(
+            code(&with_first_delta(outside)),
+            Err(ErrorCode::InvalidRecord)
+        );
+    }
+    let view = BatchView::first(&repeated).unwrap();
+    let compressed = recompress(&view, Codec::Lz4, None, 1 << 20).unwrap();
+    assert_eq!(code(&compressed), Err(ErrorCode::InvalidRecord));
+}
+
+#[test]
+fn what_follows_a_batch_counts_only_if_it_is_whole() {
+    let good = three(Codec::None);
+    let with = |rest: &[u8]| {
+        let checked = validate(&[&good[..], rest].concat());
+        checked.map(|info| info.bytes).map_err(|error| error.code())
+    };
+    assert_eq!(with(b"junk"), Ok(good.len()));
+    assert_eq!(with(&good[..good.len() - 1]), Ok(good.len()));
+    assert_eq!(with(&good[..16]), Ok(good.len()));
+    assert_eq!(with(&good), Err(ErrorCode::InvalidRecord));
+    assert_eq!(with(&[0; 12]), Err(ErrorCode::CorruptMessage));
+    let mut unknown = good.clone();
+    unknown[AT_MAGIC] = 3;
+    assert_eq!(with(&unknown), Err(ErrorCode::CorruptMessage));
 }
 
 #[test]

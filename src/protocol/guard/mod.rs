@@ -29,6 +29,9 @@ const ELEMENT_BYTES: usize = 448;
 pub struct Checked {
     /// Elements of arrays, and tagged fields, in it.
     pub elements: usize,
+    /// It holds negative lengths other than -1, which the typed decoder does not take for null as
+    /// Kafka does: decode what [`with_plain_nulls`] makes of it.
+    pub odd_nulls: bool,
 }
 
 impl Checked {
@@ -80,6 +83,34 @@ pub enum GuardReason {
 
 /// Checks the body of a request whose version the row decodes.
 pub fn check(row: &ApiRow, version: i16, body: &[u8]) -> Result<Checked, GuardError> {
+    let mut odd_nulls = false;
+    let elements = walk(row, version, body, &mut |_, _| odd_nulls = true)?;
+    Ok(Checked {
+        elements,
+        odd_nulls,
+    })
+}
+
+/// The same body with every null written as -1. It must have passed the check.
+pub fn with_plain_nulls(row: &ApiRow, version: i16, body: &[u8]) -> Result<Vec<u8>, GuardError> {
+    let mut plain = body.to_vec();
+    walk(row, version, body, &mut |remaining, width| {
+        let end = body.len() - remaining;
+        if let Some(length) = plain.get_mut(end - width..end) {
+            length.fill(0xff);
+        }
+    })?;
+    Ok(plain)
+}
+
+/// Returns the number of elements. `odd_null` hears of each odd null: the bytes that remain behind
+/// its length, and the length's width.
+fn walk(
+    row: &ApiRow,
+    version: i16,
+    body: &[u8],
+    odd_null: &mut dyn FnMut(usize, usize),
+) -> Result<usize, GuardError> {
     let shape = shape_of(row.key).ok_or(GuardError {
         field: row.name,
         reason: GuardReason::NoLayout,
@@ -89,12 +120,11 @@ pub fn check(row: &ApiRow, version: i16, body: &[u8]) -> Result<Checked, GuardEr
         flexible: version >= shape.flexible,
         left: MAX_ELEMENTS,
         field: row.name,
+        odd_null,
     };
     let mut reader = Reader::new(body);
     match walk.fields(&mut reader, shape.fields) {
-        Ok(()) => Ok(Checked {
-            elements: MAX_ELEMENTS - walk.left,
-        }),
+        Ok(()) => Ok(MAX_ELEMENTS - walk.left),
         Err(reason) => Err(GuardError {
             field: walk.field,
             reason,
@@ -120,16 +150,17 @@ impl From<WireError> for GuardReason {
     }
 }
 
-struct Walk {
+struct Walk<'a> {
     version: i16,
     flexible: bool,
     /// Elements that may still come.
     left: usize,
     /// The field that is being read, for the error.
     field: &'static str,
+    odd_null: &'a mut dyn FnMut(usize, usize),
 }
 
-impl Walk {
+impl Walk<'_> {
     fn fields(&mut self, r: &mut Reader<'_>, fields: &[Field]) -> Result<(), GuardReason> {
         for field in fields {
             if field.in_body(self.version) {
@@ -176,7 +207,10 @@ impl Walk {
     ) -> Result<(), GuardReason> {
         let length = match kind {
             Kind::Fixed(width) => Some(*width as u32),
-            Kind::Str if !self.flexible => u32::try_from(r.i16()?).ok(),
+            Kind::Str if !self.flexible => {
+                let length = r.i16()?;
+                self.plain_length(r, length.into(), size_of::<i16>())
+            }
             Kind::Str | Kind::Blob => self.long_length(r)?,
             Kind::Struct(fields) => {
                 if nullable {
@@ -199,12 +233,20 @@ impl Walk {
 
     /// The length of an array, of bytes, or of a compact string; `None` is null. Any negative
     /// length is null to Kafka.
-    fn long_length(&self, r: &mut Reader<'_>) -> Result<Option<u32>, GuardReason> {
+    fn long_length(&mut self, r: &mut Reader<'_>) -> Result<Option<u32>, GuardReason> {
         if self.flexible {
             Ok(r.uvarint()?.checked_sub(1))
         } else {
-            Ok(u32::try_from(r.i32()?).ok())
+            let length = r.i32()?;
+            Ok(self.plain_length(r, length, size_of::<i32>()))
         }
+    }
+
+    fn plain_length(&mut self, r: &Reader<'_>, length: i32, width: usize) -> Option<u32> {
+        if length < -1 {
+            (self.odd_null)(r.remaining(), width);
+        }
+        u32::try_from(length).ok()
     }
 
     fn tagged(&mut self, r: &mut Reader<'_>, fields: &[Field]) -> Result<(), GuardReason> {

@@ -18,6 +18,13 @@ fn run(api: ApiKey, version: i16, body: &[u8]) -> Result<Checked, GuardReason> {
     check(row, version, body).map_err(|e| e.reason)
 }
 
+fn passed(elements: usize) -> Result<Checked, GuardReason> {
+    Ok(Checked {
+        elements,
+        odd_nulls: false,
+    })
+}
+
 #[test]
 fn every_row_has_a_layout() {
     for row in api::ROWS {
@@ -40,14 +47,11 @@ fn what_the_crate_encodes_passes() {
         .with_unknown_tagged_field(9, Bytes::from_static(b"xyz"));
     let request = MetadataRequest::default().with_topics(Some(vec![topic; 3]));
     let old = body(&request, 3);
-    assert_eq!(run(ApiKey::Metadata, 3, &old), Ok(Checked { elements: 3 }));
+    assert_eq!(run(ApiKey::Metadata, 3, &old), passed(3));
     let new = body(&request, 12);
-    assert_eq!(run(ApiKey::Metadata, 12, &new), Ok(Checked { elements: 6 }));
+    assert_eq!(run(ApiKey::Metadata, 12, &new), passed(6));
     let trailing = [&new[..], b"more"].concat();
-    assert_eq!(
-        run(ApiKey::Metadata, 12, &trailing),
-        Ok(Checked { elements: 6 })
-    );
+    assert_eq!(run(ApiKey::Metadata, 12, &trailing), passed(6));
     for end in 0..new.len() {
         assert!(run(ApiKey::Metadata, 12, &new[..end]).is_err(), "{end}");
     }
@@ -70,10 +74,7 @@ fn lengths_beyond_the_bytes_are_refused() {
         Err(GuardReason::Varint)
     );
     assert_eq!(run(ApiKey::Metadata, 0, &[0xff; 4]), Err(GuardReason::Null));
-    assert_eq!(
-        run(ApiKey::Metadata, 1, &[0xff; 4]),
-        Ok(Checked { elements: 0 })
-    );
+    assert_eq!(run(ApiKey::Metadata, 1, &[0xff; 4]), passed(0));
 }
 
 #[test]
@@ -85,10 +86,7 @@ fn elements_share_one_budget() {
         Err(GuardReason::Budget)
     );
     out[3] = 0xa0;
-    assert_eq!(
-        run(ApiKey::DescribeGroups, 0, &out),
-        Ok(Checked { elements: 100_000 })
-    );
+    assert_eq!(run(ApiKey::DescribeGroups, 0, &out), passed(100_000));
 }
 
 #[test]
@@ -97,7 +95,7 @@ fn a_known_tag_must_be_as_long_as_it_says() {
         kafka_protocol::protocol::StrBytes::from_static_str("abc"),
     ));
     let good = body(&request, 12);
-    assert_eq!(run(ApiKey::Fetch, 12, &good), Ok(Checked { elements: 1 }));
+    assert_eq!(run(ApiKey::Fetch, 12, &good), passed(1));
     let at = good.len() - 5;
     assert_eq!(&good[at - 1..], &[0, 4, 4, b'a', b'b', b'c']);
     let mut long = good.to_vec();
@@ -118,4 +116,23 @@ fn optional_structs_are_there_or_not() {
         run(ApiKey::DescribeTopicPartitions, 0, &odd),
         Err(GuardReason::Presence)
     );
+}
+
+#[test]
+fn every_negative_length_is_null() {
+    let row = api::lookup(ApiKey::Metadata as i16).unwrap();
+    let odd = (-5i32).to_be_bytes();
+    let checked = check(row, 1, &odd).unwrap();
+    assert!(checked.odd_nulls);
+    assert_eq!(with_plain_nulls(row, 1, &odd).unwrap(), [0xff; 4]);
+    // A name that may not be null is still refused.
+    let name = [&1i32.to_be_bytes()[..], &(-7i16).to_be_bytes()].concat();
+    assert_eq!(run(ApiKey::Metadata, 1, &name), Err(GuardReason::Null));
+
+    let row = api::lookup(ApiKey::Produce as i16).unwrap();
+    let mut produce = body(&ProduceRequest::default().with_acks(-1), 3).to_vec();
+    produce[..2].copy_from_slice(&(-9i16).to_be_bytes());
+    assert!(check(row, 3, &produce).unwrap().odd_nulls);
+    let plain = with_plain_nulls(row, 3, &produce).unwrap();
+    assert_eq!((&plain[..2], &plain[2..]), (&[0xff; 2][..], &produce[2..]));
 }
