@@ -9,3 +9,4 @@ mod offsets;
 mod produce;
 mod restart;
 mod topics;
+mod versions;
