@@ -2,14 +2,19 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, fadvise, statvfs};
+use rustix::fs::{Advice, OFlags, fadvise, statvfs};
 use rustix::io::{ReadWriteFlags, preadv2};
 
 use super::{Disk, DiskFile, Space};
+
+/// Files below it are written past the page cache where that is possible.
+const JOURNAL_FOLDER: &str = "journal/";
+/// Address, length and place of such a write are multiples of this.
+const DIRECT_UNIT: usize = 4096;
 
 /// A directory of the machine.
 #[derive(Debug)]
@@ -84,6 +89,21 @@ impl DiskDir {
         }
     }
 
+    /// A second handle on a journal file that writes past the page cache. Journal groups are read
+    /// back only by recovery, so the copy into the cache would be for nothing. `None` where the
+    /// file system does not do that.
+    fn direct(&self, name: &str) -> Option<File> {
+        if !name.starts_with(JOURNAL_FOLDER) {
+            return None;
+        }
+        let flags = OFlags::DIRECT.bits().cast_signed();
+        OpenOptions::new()
+            .write(true)
+            .custom_flags(flags)
+            .open(self.resolve(name).ok()?)
+            .ok()
+    }
+
     fn names(&self, folder: &str, dirs: bool) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(self.resolve(folder)?) {
             Ok(entries) => entries,
@@ -114,7 +134,7 @@ impl Disk for DiskDir {
             .write(true)
             .create_new(true)
             .open(path)?;
-        Ok(Arc::new(RealFile(file)))
+        Ok(Arc::new(RealFile::new(file, self.direct(name))))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -122,7 +142,7 @@ impl Disk for DiskDir {
             .read(true)
             .write(true)
             .open(self.resolve(name)?)?;
-        Ok(Arc::new(RealFile(file)))
+        Ok(Arc::new(RealFile::new(file, self.direct(name))))
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
@@ -159,15 +179,40 @@ impl Disk for DiskDir {
     }
 }
 
-struct RealFile(File);
+struct RealFile {
+    file: File,
+    direct: Option<File>,
+}
+
+impl RealFile {
+    fn new(file: File, direct: Option<File>) -> Self {
+        Self { file, direct }
+    }
+}
+
+/// Whether the device takes a write past the page cache: address, length and place on its unit.
+fn is_aligned(bytes: &[u8], offset: u64) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(DIRECT_UNIT)
+        && bytes.len().is_multiple_of(DIRECT_UNIT)
+        && offset.is_multiple_of(DIRECT_UNIT as u64)
+}
 
 impl DiskFile for RealFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        if let Some(direct) = &self.direct
+            && is_aligned(bytes, offset)
+        {
+            match direct.write_all_at(bytes, offset) {
+                // A device with a larger unit than ours.
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput => {}
+                done => return done,
+            }
+        }
+        self.file.write_all_at(bytes, offset)
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_exact_at(bytes, offset)
+        self.file.read_exact_at(bytes, offset)
     }
 
     fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
@@ -175,7 +220,7 @@ impl DiskFile for RealFile {
         while done < bytes.len() {
             let mut slice = [IoSliceMut::new(&mut bytes[done..])];
             match preadv2(
-                &self.0,
+                &self.file,
                 &mut slice,
                 offset + done as u64,
                 ReadWriteFlags::NOWAIT,
@@ -192,30 +237,51 @@ impl DiskFile for RealFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn start_writeback(&self, offset: u64, len: u64) -> io::Result<()> {
         // On Linux this advice starts writing the range's dirty pages without waiting for them,
         // as sync_file_range(WRITE) does; pages still dirty or on their way stay in the cache.
         match std::num::NonZeroU64::new(len) {
-            Some(len) => Ok(fadvise(&self.0, offset, Some(len), Advice::DontNeed)?),
+            Some(len) => Ok(fadvise(&self.file, offset, Some(len), Advice::DontNeed)?),
             None => Ok(()),
         }
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn aligned_writes_past_the_cache_and_others_read_back_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = DiskDir::open_locked(dir.path()).unwrap();
+        disk.create_dir("journal").unwrap();
+        let file = disk.create("journal/1.log").unwrap();
+        let buffer: Vec<u8> = (0..3 * DIRECT_UNIT).map(|n| (n % 251) as u8).collect();
+        let front = buffer.as_ptr().align_offset(DIRECT_UNIT);
+        let aligned = &buffer[front..front + DIRECT_UNIT];
+        assert!(is_aligned(aligned, 8192) && !is_aligned(&aligned[1..], 8192));
+        file.write_at(&buffer[..5000], 0).unwrap();
+        file.write_at(aligned, 8192).unwrap();
+        file.write_at(aligned, 4096).unwrap();
+        file.sync_data().unwrap();
+        let mut read = vec![0; 12288];
+        file.read_at(&mut read, 0).unwrap();
+        assert_eq!(read[..4096], buffer[..4096]);
+        assert_eq!(&read[4096..8192], aligned);
+        assert_eq!(&read[8192..], aligned);
+    }
 
     #[test]
     fn a_second_lock_on_the_same_directory_is_refused() {

@@ -172,8 +172,13 @@ pub(super) fn build(
     length: usize,
 ) -> Built {
     let padded = padded(length) as usize;
-    let mut buffer = Vec::with_capacity(padded);
-    buffer.resize(HEADER, 0);
+    // Starts on a block, so that the disk can take it without a copy.
+    let mut buffer: Vec<u8> = Vec::with_capacity(padded + BLOCK as usize);
+    let front = buffer
+        .as_ptr()
+        .align_offset(BLOCK as usize)
+        .min(BLOCK as usize);
+    buffer.resize(front + HEADER, 0);
     let mut refs = Vec::with_capacity(entries.size_hint().0);
     let mut charge = 0;
     let mut position = header.first;
@@ -187,7 +192,7 @@ pub(super) fn build(
         if let Some(fill) = entry.fill {
             (fill.apply)(&mut buffer[start..], fill.args);
         }
-        let range = start as u32..buffer.len() as u32;
+        let range = (start - front) as u32..(buffer.len() - front) as u32;
         refs.push(EntryRef {
             position,
             kind: entry.kind,
@@ -198,13 +203,13 @@ pub(super) fn build(
         position.0 += 1;
     }
     header.entries = refs.len() as u32;
-    header.length = (buffer.len() - HEADER) as u32;
-    header.body_crc = crc32c::crc32c(&buffer[HEADER..]);
-    header.encode(&mut buffer[..HEADER]);
-    buffer.resize(padded, 0);
+    header.length = (buffer.len() - front - HEADER) as u32;
+    header.body_crc = crc32c::crc32c(&buffer[front + HEADER..]);
+    header.encode(&mut buffer[front..front + HEADER]);
+    buffer.resize(front + padded, 0);
     Built {
         header,
-        bytes: Bytes::from(buffer),
+        bytes: Bytes::from(buffer).slice(front..),
         entries: refs,
         charge,
     }
