@@ -24,7 +24,7 @@ struct Inner {
 #[derive(Debug)]
 pub struct Permit {
     bytes: u32,
-    _share: Option<OwnedSemaphorePermit>,
+    share: Option<OwnedSemaphorePermit>,
 }
 
 impl Permit {
@@ -32,7 +32,17 @@ impl Permit {
     pub fn empty() -> Self {
         Self {
             bytes: 0,
-            _share: None,
+            share: None,
+        }
+    }
+
+    /// Gives back all but `bytes`.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        let keep = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let spare = self.bytes.saturating_sub(keep);
+        if let Some(share) = &mut self.share {
+            drop(share.split(spare as usize));
+            self.bytes -= spare;
         }
     }
 
@@ -90,10 +100,7 @@ impl Budget {
             .acquire_many_owned(bytes)
             .await
             .ok();
-        Permit {
-            bytes,
-            _share: share,
-        }
+        Permit { bytes, share }
     }
 
     /// A share if there is one without waiting.
@@ -113,7 +120,7 @@ impl Budget {
             .ok()?;
         Some(Permit {
             bytes,
-            _share: Some(share),
+            share: Some(share),
         })
     }
 }
@@ -149,6 +156,21 @@ mod tests {
         assert!(budget.try_acquire(1).is_none());
         drop(large);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_share_can_be_given_back_in_part() {
+        let budget = Budget::new("test", 100);
+        let mut permit = budget.acquire(80).await;
+        permit.shrink_to(30);
+        assert_eq!((permit.bytes(), budget.used()), (30, 30));
+        permit.shrink_to(90);
+        assert_eq!((permit.bytes(), budget.used()), (30, 30));
+        drop(permit);
+        assert_eq!(budget.used(), 0);
+        let mut none = Permit::empty();
+        none.shrink_to(0);
+        assert_eq!(none.bytes(), 0);
     }
 
     #[tokio::test]

@@ -2,11 +2,12 @@
 //! handled once it is sequenced, so the next Produce may be sequenced while the disk still works on
 //! the first.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafka_protocol::messages::ApiKey;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::frame::{Frame, FrameReader, ReadError};
 use super::server::{Phase, Shared};
@@ -71,14 +72,7 @@ pub async fn serve<S: Session>(
     let (read_half, write_half) = stream.into_split();
     let (queue, answers) = mpsc::channel(shared.config.max_answers);
     let (done, written) = watch::channel(0);
-    let mut writer = Writer::new(
-        write_half,
-        answers,
-        shared.durable.clone(),
-        done,
-        shared.config.max_idle,
-        shared.metrics.bytes_out.clone(),
-    );
+    let mut writer = Writer::new(write_half, answers, done, shared);
     let mut reader = Reader {
         frames: FrameReader::new(read_half, shared.limits.clone()),
         session,

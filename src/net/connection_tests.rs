@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 
-use crate::budget::Permit;
+use crate::budget::{Budget, Permit};
 use crate::config::{Config, Listener};
 use crate::handlers::{Answer, CloseReason};
 use crate::metrics::Metrics;
@@ -25,8 +26,8 @@ const METADATA: i16 = 3;
 
 /// Answers each request with its own number. Bytes behind the API's key say how:
 /// position to wait for, then whether to close, refuse or wait for `release`.
-#[derive(Default)]
 struct Played {
+    responses: Budget,
     handled: AtomicUsize,
     release: Notify,
     seen: parking_lot::Mutex<Vec<u8>>,
@@ -37,6 +38,9 @@ struct Play(Arc<Played>);
 
 impl Sessions for Play {
     type Session = Play;
+    fn responses(&self) -> Budget {
+        self.0.responses.clone()
+    }
     fn open(&self, _peer: &Peer) -> Play {
         self.clone()
     }
@@ -55,10 +59,15 @@ impl Session for Play {
             b'r' => Err(CloseReason::Refused("as the test wants")),
             b'0' => Ok(Answer::none()),
             b'L' => {
+                let hold = self.0.responses.acquire(700_000).await;
                 let parts = (0..3_000)
                     .map(|_| Bytes::from(vec![number; 1_000]))
                     .collect();
-                Ok(Answer::new(Frame { parts }, after))
+                let answer = Answer::new(Frame { parts }, after);
+                Ok(Answer {
+                    hold: Some(Box::new(hold)),
+                    ..answer
+                })
             }
             _ => {
                 let parts = vec![
@@ -89,7 +98,12 @@ async fn world(change: impl FnOnce(&mut Config)) -> World {
     change(&mut config);
     let bound = bind(&Listener::plaintext("A", "127.0.0.1", 0), &config.net).unwrap();
     let address = bound.sockets[0].local_addr().unwrap();
-    let played = Arc::new(Played::default());
+    let played = Arc::new(Played {
+        responses: Budget::new("responses", 1_000_000),
+        handled: AtomicUsize::new(0),
+        release: Notify::new(),
+        seen: parking_lot::Mutex::default(),
+    });
     let durable = watch::Sender::new(Position(0));
     let metrics = Arc::new(Metrics::new());
     let server = Server::start(
@@ -249,6 +263,19 @@ async fn large_answers_of_many_parts_arrive_whole() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_read_loses_its_share_to_those_who_wait() {
+    let world = world(|config| config.net.send_buffer = Some(4_096)).await;
+    let mut slow = world.connect().await;
+    SockRef::from(&slow).set_recv_buffer_size(4_096).unwrap();
+    slow.write_all(&request(FETCH, 7, 0, b'L')).await.unwrap();
+    eventually(|| world.played.responses.used() == 700_000).await;
+    let mut quick = world.connect().await;
+    quick.write_all(&request(FETCH, 8, 0, b'L')).await.unwrap();
+    assert_eq!(read(&mut quick, 3_000_000).await, vec![8; 3_000_000]);
+    world.closed("write_stalled").await;
+}
+
+#[tokio::test]
 async fn a_refused_request_ends_the_connection_after_what_was_promised() {
     let world = world(|_| {}).await;
     let mut client = world.connect().await;
@@ -385,6 +412,9 @@ async fn what_an_answer_holds_is_let_go_once_it_is_written() {
     struct Holding;
     impl Sessions for Holding {
         type Session = Holding;
+        fn responses(&self) -> Budget {
+            Budget::new("responses", 1)
+        }
         fn open(&self, _peer: &Peer) -> Holding {
             Holding
         }

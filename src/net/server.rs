@@ -41,6 +41,8 @@ pub struct Shared {
     pub limits: ReadLimits,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// What answers hold shares of until they are written.
+    pub responses: Budget,
     /// How far the journal is durable.
     pub durable: watch::Receiver<Position>,
     open: Mutex<Open>,
@@ -86,6 +88,7 @@ impl Server {
                 small_requests,
             },
             metrics,
+            responses: sessions.responses(),
             durable,
             open: Mutex::default(),
             count: watch::Sender::new(0),

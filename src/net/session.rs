@@ -36,6 +36,8 @@ pub struct Peer {
 pub trait Sessions: Send + Sync + 'static {
     /// The session's type.
     type Session: Session;
+    /// The budget that answers hold shares of until they are written.
+    fn responses(&self) -> Budget;
     /// A session for a connection that was just taken.
     fn open(&self, peer: &Peer) -> Self::Session;
 }
@@ -59,6 +61,10 @@ impl Gateway {
 
 impl Sessions for Gateway {
     type Session = Arc<Connection>;
+
+    fn responses(&self) -> Budget {
+        self.broker.budgets.responses.clone()
+    }
 
     fn open(&self, peer: &Peer) -> Self::Session {
         Arc::new(Connection {

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use prometheus_client::metrics::counter::Counter;
@@ -11,7 +11,10 @@ use prometheus_client::metrics::histogram::Histogram;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
+use super::server::Shared;
+use crate::budget::Budget;
 use crate::handlers::Answer;
 use crate::types::Position;
 
@@ -19,6 +22,8 @@ use crate::types::Position;
 const MAX_SLICES: usize = 1_024;
 /// Answers are gathered for one call up to about this many bytes.
 const GATHER_BYTES: usize = 1 << 20;
+/// How long a client may read nothing while others wait for the share its answer holds.
+const STALL: Duration = Duration::from_secs(5);
 
 /// An answer in its connection's queue.
 pub struct Queued {
@@ -56,6 +61,7 @@ pub struct Writer {
     /// Answers taken off the queue and done with, counted; the reader follows it.
     done: watch::Sender<u64>,
     max_stall: Duration,
+    responses: Budget,
     bytes_out: Counter,
     batch: Batch,
 }
@@ -97,18 +103,17 @@ impl Writer {
     pub fn new(
         socket: OwnedWriteHalf,
         queue: mpsc::Receiver<Queued>,
-        durable: watch::Receiver<Position>,
         done: watch::Sender<u64>,
-        max_stall: Duration,
-        bytes_out: Counter,
+        shared: &Shared,
     ) -> Self {
         Self {
             socket,
             queue,
-            durable,
+            durable: shared.durable.clone(),
             done,
-            max_stall,
-            bytes_out,
+            max_stall: shared.config.max_idle,
+            responses: shared.responses.clone(),
+            bytes_out: shared.metrics.bytes_out.clone(),
             batch: Batch::default(),
         }
     }
@@ -161,23 +166,31 @@ impl Writer {
     }
 
     async fn write(&mut self) -> Result<(), WriteEnd> {
-        let parts = &mut self.batch.parts;
-        while !parts.is_empty() {
-            let slices: Vec<IoSlice<'_>> = parts
+        let mut progress = Instant::now();
+        while !self.batch.parts.is_empty() {
+            let slices: Vec<IoSlice<'_>> = self
+                .batch
+                .parts
                 .iter()
                 .take(MAX_SLICES)
                 .map(|part| IoSlice::new(part))
                 .collect();
             let written = self.socket.write_vectored(&slices);
-            let written = match tokio::time::timeout(self.max_stall, written).await {
-                Err(_) => return Err(WriteEnd::Stalled),
+            let written = match tokio::time::timeout(STALL.min(self.max_stall), written).await {
+                Err(_) if progress.elapsed() >= self.max_stall => return Err(WriteEnd::Stalled),
+                // A client that does not read must not keep others from their answers.
+                Err(_) if !self.batch.held.is_empty() && self.responses.waiting() > 0 => {
+                    return Err(WriteEnd::Stalled);
+                }
+                Err(_) => continue,
                 Ok(Err(error)) => return Err(WriteEnd::Io(error)),
                 Ok(Ok(0)) => return Err(WriteEnd::Io(io::ErrorKind::WriteZero.into())),
                 Ok(Ok(written)) => written,
             };
             drop(slices);
+            progress = Instant::now();
             self.bytes_out.inc_by(written as u64);
-            advance(parts, written);
+            advance(&mut self.batch.parts, written);
         }
         Ok(())
     }
