@@ -2,6 +2,7 @@
 //!
 //! KIP-107 (the API). -1 stands for the high watermark. The answer leaves once the move is durable.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kafka_protocol::messages::delete_records_request::DeleteRecordsPartition;
@@ -27,7 +28,10 @@ pub async fn handle(
     let mut topics = Vec::with_capacity(request.topics.len());
     for asked in request.topics {
         let topic = check_topic(image.topic(asked.name.as_str()).map(AsRef::as_ref));
-        let partitions = asked.partitions.iter().map(|partition| {
+        // Of a partition named twice the last offset counts, as in Kafka.
+        let last: BTreeMap<_, _> =
+            asked.partitions.iter().map(|p| (p.partition_index, p)).collect();
+        let partitions = last.into_values().map(|partition| {
             let moved = topic.and_then(|topic| delete(cx, topic, partition));
             if let Ok((_, position)) = moved {
                 after = after.max(position);

@@ -4,7 +4,7 @@
 //! - v8: earliest local offset (KIP-405) · v9: latest tiered offset · v10: timeout
 //! - There is no tiered storage: the earliest local offset is the log start, and no offset is tiered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kafka_protocol::messages::ListOffsetsRequest;
@@ -30,6 +30,9 @@ const EARLIEST_LOCAL: i64 = -4;
 /// The last offset in tiered storage.
 const LATEST_TIERED: i64 = -5;
 
+/// Read only what transactions have committed.
+const READ_COMMITTED: i8 = 1;
+
 /// Handles one ListOffsets request.
 pub async fn handle(
     cx: &Connection,
@@ -38,31 +41,33 @@ pub async fn handle(
 ) -> Reply<ListOffsetsResponse> {
     let image = cx.broker.catalog.image();
     let twice = asked_twice(&request);
-    let mut topics = Vec::with_capacity(request.topics.len());
+    let unknown_isolation = !matches!(request.isolation_level, 0 | READ_COMMITTED);
+    let mut topics: Vec<ListOffsetsTopicResponse> = Vec::new();
+    let (mut places, mut answered) = (BTreeMap::new(), BTreeSet::new());
     for topic in request.topics {
         let known = image.topic(&topic.name);
-        let mut response = ListOffsetsTopicResponse::default().with_name(topic.name.clone());
-        let mut named = BTreeSet::new();
         for partition in topic.partitions {
-            // Named twice it is refused, once.
-            if !named.insert(partition.partition_index) {
-                continue;
-            }
             let asked = (topic.name.to_string(), partition.partition_index);
             let outcome = match known {
-                _ if twice.contains(&asked) => Err(ErrorCode::InvalidRequest),
+                _ if unknown_isolation || twice.contains(&asked) => Err(ErrorCode::InvalidRequest),
                 Some(known) => {
                     list(cx, known, &partition, request.isolation_level, version).await
                 }
                 None => Err(ErrorCode::UnknownTopicOrPartition),
             };
-            let found = match outcome {
-                Ok(found) => found,
-                Err(code) => nothing().with_error_code(code.code()),
-            };
-            response.partitions.push(found.with_partition_index(partition.partition_index));
+            // A partition named twice is refused, once, and a topic is answered in one place.
+            let place = *places.entry(asked.0.clone()).or_insert_with(|| {
+                topics.push(ListOffsetsTopicResponse::default().with_name(topic.name.clone()));
+                topics.len() - 1
+            });
+            if answered.insert(asked)
+                && let Some(response) = topics.get_mut(place)
+            {
+                let found = outcome.unwrap_or_else(|code| nothing().with_error_code(code.code()));
+                let found = found.with_partition_index(partition.partition_index);
+                response.partitions.push(found);
+            }
         }
-        topics.push(response);
     }
     ListOffsetsResponse::default().with_topics(topics).into()
 }
@@ -118,7 +123,7 @@ async fn list(
         Ok(nothing().with_offset(offset).with_leader_epoch(epoch))
     };
     let target = match asked.timestamp {
-        LATEST if isolation_level == 1 => return at(bounds.last_stable),
+        LATEST if isolation_level == READ_COMMITTED => return at(bounds.last_stable),
         LATEST => return at(bounds.high_watermark),
         EARLIEST | EARLIEST_LOCAL => return at(bounds.log_start),
         LATEST_TIERED => return Ok(nothing()),

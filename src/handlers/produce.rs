@@ -91,7 +91,7 @@ pub async fn handle(
 ) -> Result<Answer, CloseReason> {
     let refuse_all = is_transactional(&request)
         .then_some(ErrorCode::TransactionalIdAuthorizationFailed);
-    let bad_acks = !matches!(request.acks, -1..=1);
+    let known_acks = matches!(request.acks, -1..=1);
     let mut checked: Vec<(TopicProduceResponse, Vec<Checked>)> = Vec::new();
     for topic in request.topic_data {
         let mut response = TopicProduceResponse::default();
@@ -111,8 +111,7 @@ pub async fn handle(
             let outcome = match (&refuse_all, &found) {
                 (Some(code), _) => Err((*code).into()),
                 (None, Err(code)) => Err((*code).into()),
-                (None, Ok(_)) if bad_acks => Err(ErrorCode::InvalidRequiredAcks.into()),
-                (None, Ok(topic)) => check(cx, topic, data, header.version).await,
+                (None, Ok(topic)) => check(cx, topic, data, header.version, known_acks).await,
             };
             partitions.push((index, outcome));
         }
@@ -140,7 +139,7 @@ pub async fn handle(
 /// Whether any part of the request belongs to a transaction; then all of it is refused.
 fn is_transactional(request: &ProduceRequest) -> bool {
     let mut partitions = request.topic_data.iter().flat_map(|topic| &topic.partition_data);
-    request.transactional_id.is_some()
+    request.transactional_id.as_ref().is_some_and(|id| !id.is_empty())
         || partitions.any(|data| {
             let records = data.records.as_deref().unwrap_or_default();
             BatchInfo::read(records).is_ok_and(|info| info.is_transactional())
@@ -226,22 +225,26 @@ async fn check(
     topic: &Topic,
     data: PartitionProduceData,
     version: i16,
+    known_acks: bool,
 ) -> Result<(Arc<Partition>, Prepared), Refusal> {
     let partition = topic
         .partition(data.index)
         .and_then(|key| cx.broker.partitions.get(key))
         .ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let payload = data.records.unwrap_or_default();
+    let settings = &topic.settings;
+    let bad_batch = |error: BatchError| Refusal::of_batch(&error, &partition);
+    let info = batch::validate(&payload).map_err(bad_batch)?;
+    let payload = payload.slice(..info.bytes);
+    if !known_acks {
+        return Err(ErrorCode::InvalidRequiredAcks.into());
+    }
     if topic.internal {
         return Err(Refusal::new(
             ErrorCode::InvalidTopicException,
             format!("clients may not write to the internal topic {}", topic.name),
         ));
     }
-    let payload = data.records.unwrap_or_default();
-    let settings = &topic.settings;
-    let bad_batch = |error: BatchError| Refusal::of_batch(&error, &partition);
-    let info = batch::validate(&payload).map_err(bad_batch)?;
-    let payload = payload.slice(..info.bytes);
     if info.bytes > settings.max_message_bytes as usize {
         return Err(Refusal::new(
             ErrorCode::MessageTooLarge,

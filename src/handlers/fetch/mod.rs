@@ -50,7 +50,18 @@ struct Part {
     key: FetchKey,
     response: FetchPartition,
     bytes: usize,
-    failed: bool,
+    ends_wait: EndsWait,
+}
+
+/// Whether a partition's news has a waiting Fetch answered at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EndsWait {
+    /// There is nothing but perhaps records, which count by their bytes.
+    No,
+    /// The partition does not exist; it ends the wait if it did when the Fetch came.
+    IfNew,
+    /// It cannot be read, or the client is ahead of it.
+    Always,
 }
 
 /// Handles one Fetch request.
@@ -151,10 +162,12 @@ fn unknown_isolation(header: &Header, request: &FetchRequest) -> Result<Answer, 
 fn limits(cx: &Connection, request: &FetchRequest) -> Limits {
     let wait = request.max_wait_ms.clamp(0, cx.broker.config.fetch_max_wait_ms.max(0));
     let max_bytes = request.max_bytes.clamp(0, cx.broker.config.fetch_max_bytes.max(0));
+    let max_bytes = usize::try_from(max_bytes).unwrap_or(0);
     Limits {
         max_wait: Duration::from_millis(u64::from(wait.unsigned_abs())),
-        min_bytes: usize::try_from(request.min_bytes).unwrap_or(0),
-        max_bytes: usize::try_from(max_bytes).unwrap_or(0),
+        // More than an answer may hold cannot be waited for.
+        min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes),
+        max_bytes,
         read_committed: request.isolation_level == READ_COMMITTED,
     }
 }
@@ -207,11 +220,16 @@ async fn read_or_wait(
 ) -> Vec<Part> {
     let deadline = Instant::now() + limits.max_wait;
     let parts = read_all(cx, wanted, limits).await;
+    // Partitions that do not exist are told of when the others have data or the time is over: a
+    // client that asks for one again and again must not turn its fetches into a busy loop.
+    let unknown = parts.iter().filter(|part| part.ends_wait == EndsWait::IfNew).count();
     let enough = |parts: &[Part]| {
-        parts.iter().any(|part| part.failed)
+        let gone = parts.iter().filter(|part| part.ends_wait == EndsWait::IfNew).count();
+        gone > unknown
+            || parts.iter().any(|part| part.ends_wait == EndsWait::Always)
             || total_bytes(parts) >= limits.min_bytes
     };
-    if limits.max_wait.is_zero() || wanted.is_empty() || enough(&parts) {
+    if limits.max_wait.is_zero() || unknown == wanted.len() || enough(&parts) {
         return parts;
     }
     let missing = limits.min_bytes - total_bytes(&parts);
@@ -302,7 +320,7 @@ async fn read_one(
         History::Diverges(epoch, end) => {
             let mut response = borders(key, &bounds);
             response.diverging_epoch = Some((epoch, end));
-            return Part { key: key.clone(), response, bytes: 0, failed: true };
+            return Part { key: key.clone(), response, bytes: 0, ends_wait: EndsWait::Always };
         }
     }
     let max_bytes = usize::try_from(spec.max_bytes).unwrap_or(0).min(left);
@@ -311,7 +329,7 @@ async fn read_one(
             let mut response = borders(key, &read.bounds);
             response.records = read.slices;
             response.aborted_transactions = read_committed.then(Vec::new);
-            Part { key: key.clone(), response, bytes: read.bytes, failed: false }
+            Part { key: key.clone(), response, bytes: read.bytes, ends_wait: EndsWait::No }
         }
         Err(ReadFailure::OutOfRange(_)) => failed(key.clone(), ErrorCode::OffsetOutOfRange),
         Err(ReadFailure::Deleted) if key.topic.is_empty() => {
@@ -374,7 +392,7 @@ fn failed(key: FetchKey, code: ErrorCode) -> Part {
         error_code: code.code(),
         ..FetchPartition::default()
     };
-    Part { key, response, bytes: 0, failed: true }
+    Part { key, response, bytes: 0, ends_wait: EndsWait::Always }
 }
 
 /// A partition that was not looked at. As in Kafka it names no aborted transactions, where one that
@@ -382,6 +400,7 @@ fn failed(key: FetchKey, code: ErrorCode) -> Part {
 fn unread(key: FetchKey, code: ErrorCode) -> Part {
     let mut part = failed(key, code);
     part.response.aborted_transactions = Some(Vec::new());
+    part.ends_wait = EndsWait::IfNew;
     part
 }
 
@@ -401,7 +420,8 @@ async fn tell(context: &Context, parts: Vec<Part>) -> (i32, Vec<Part>) {
             last_stable: part.response.last_stable_offset,
             log_start: part.response.log_start_offset,
         };
-        let news = session.is_news(&part.key, borders, part.bytes > 0, part.failed);
+        let failed = part.ends_wait != EndsWait::No;
+        let news = session.is_news(&part.key, borders, part.bytes > 0, failed);
         if part.bytes > 0 {
             served.push(part.key.clone());
         }

@@ -200,7 +200,7 @@ impl Sessions {
     }
 
     fn create(&self, request: &SessionRequest) -> Option<Arc<CachedSession>> {
-        if self.slots == 0 || request.partitions.is_empty() {
+        if self.slots == 0 {
             return None;
         }
         let mut by_id = self.by_id.lock();
@@ -251,8 +251,14 @@ impl Sessions {
             for key in &request.forgotten {
                 session.forget(key);
             }
+            if !session.slots.is_empty() {
+                drop(session);
+                return Ok(Context::Incremental(cached));
+            }
         }
-        Ok(Context::Incremental(cached))
+        // A session of nothing ends, and the answer names none.
+        self.by_id.lock().remove(&cached.id);
+        Ok(Context::Full(Vec::new()))
     }
 }
 
@@ -333,6 +339,18 @@ mod tests {
         session.rotate(&[key(0)]);
         let order: Vec<_> = session.partitions().into_iter().map(|(k, _)| k.partition).collect();
         assert_eq!(order, vec![1, 0]);
+    }
+
+    #[tokio::test]
+    async fn a_session_ends_when_all_is_forgotten() {
+        let sessions = Sessions::new(2);
+        let session = new_session(&sessions).await;
+        let mut forget = request(session.id, 1, &[]);
+        forget.forgotten = vec![key(0), key(1)];
+        let answer = sessions.enter(forget).await;
+        assert!(matches!(answer, Ok(Context::Full(all)) if all.is_empty()));
+        let gone = sessions.enter(request(session.id, 2, &[])).await;
+        assert!(matches!(gone, Err(ErrorCode::FetchSessionIdNotFound)));
     }
 
     #[tokio::test]
