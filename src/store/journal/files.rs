@@ -279,9 +279,13 @@ impl Pool {
     }
 
     fn zero_step(&self, file: &mut JournalFile, bytes: u64) -> io::Result<()> {
-        static ZEROS: [u8; STEP as usize] = [0; STEP as usize];
+        /// On a block, so that the disk can take it past the page cache.
+        #[repr(align(4096))]
+        struct Zeros([u8; STEP as usize]);
+        static ZEROS: Zeros = Zeros([0; STEP as usize]);
         let len = STEP.min(bytes - file.capacity);
-        file.file.write_at(&ZEROS[..len as usize], file.capacity)?;
+        file.file
+            .write_at(&ZEROS.0[..len as usize], file.capacity)?;
         file.file.start_writeback(file.capacity, len)?;
         file.capacity += len;
         Ok(())
