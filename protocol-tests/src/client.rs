@@ -125,6 +125,24 @@ pub fn read_partition(
     seen
 }
 
+/// A consumer of all partitions of a topic from the beginning, in no group.
+pub fn reader(bootstrap: &str, topic: &str, partitions: i32) -> BaseConsumer {
+    let properties = [
+        ("group.id", "protocol-tests-reader"),
+        ("enable.auto.commit", "false"),
+        ("auto.offset.reset", "error"),
+    ];
+    let consumer: BaseConsumer = config(bootstrap, &properties).create().expect("a consumer");
+    let mut assignment = TopicPartitionList::new();
+    for partition in 0..partitions {
+        assignment
+            .add_partition_offset(topic, partition, Offset::Offset(0))
+            .expect("offset 0");
+    }
+    consumer.assign(&assignment).expect("assign");
+    consumer
+}
+
 /// A group member with automatic commits off, reading from the beginning where nothing is committed.
 pub fn member(bootstrap: &str, group: &str, topic: &str, more: &[(&str, &str)]) -> BaseConsumer {
     let mut properties = vec![

@@ -130,6 +130,32 @@ fn run_load(
     told
 }
 
+/// What a consumer saw while the server was killed again and again: the checksum of each value.
+type Seen = HashMap<(i32, i64), u32>;
+
+/// Reads all partitions until told to stop.
+fn start_reader(address: &str, topic: &str, stop: &Arc<AtomicBool>) -> JoinHandle<Seen> {
+    let consumer = client::reader(address, topic, PARTITIONS);
+    let stop = stop.clone();
+    std::thread::spawn(move || {
+        let mut seen = Seen::new();
+        let mut records = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            client::poll_once(&consumer, &mut records);
+            for record in records.drain(..) {
+                let place = (record.partition, record.offset);
+                let sum = crc32c::crc32c(&record.value);
+                let before = seen.insert(place, sum);
+                assert!(
+                    before.is_none_or(|before| before == sum),
+                    "{place:?} was another record"
+                );
+            }
+        }
+        seen
+    })
+}
+
 /// Commits rising offsets until a connection breaks; returns the last acknowledged one.
 fn commit_until_broken(address: &str, topic: &str, from: i64, attempted: &AtomicI64) -> i64 {
     let mut wire = Wire::connect(address);
@@ -203,6 +229,7 @@ fn kill_under_load(plan: Plan) {
     let loads: Vec<Load> = (0..PRODUCERS)
         .map(|name| start_load(&address, &topic, name, plan.padding, &stop))
         .collect();
+    let reader = start_reader(&address, &topic, &stop);
     let mut last_commit = -1;
     for round in 0..rounds {
         let counts = || {
@@ -241,13 +268,14 @@ fn kill_under_load(plan: Plan) {
         .into_iter()
         .map(|load| load.thread.join().expect("a producer"))
         .collect();
+    let seen = reader.join().expect("the reader");
     server.kill();
     server.start_again();
-    check(&address, &topic, &told, plan.padding);
+    check(&address, &topic, &told, &seen, plan.padding);
 }
 
-/// Reads everything and compares it with what the producers were told.
-fn check(address: &str, topic: &str, told: &[Vec<Told>], padding: usize) {
+/// Reads everything and compares it with what the producers were told and the consumer saw.
+fn check(address: &str, topic: &str, told: &[Vec<Told>], seen: &Seen, padding: usize) {
     let mut expected: HashMap<(i32, i64), (usize, usize)> = HashMap::new();
     for (producer, told) in told.iter().enumerate() {
         for (partition, offset, index) in told {
@@ -268,6 +296,12 @@ fn check(address: &str, topic: &str, told: &[Vec<Told>], padding: usize) {
                 same,
                 "{partition}/{offset} is not record {index} of producer {producer}"
             );
+            let read = seen.get(&(partition, record.offset));
+            let as_read = read.is_none_or(|sum| *sum == crc32c::crc32c(&record.value));
+            assert!(
+                as_read,
+                "a consumer saw another record at {partition}/{offset}"
+            );
             stored += 1;
         }
     }
@@ -276,5 +310,6 @@ fn check(address: &str, topic: &str, told: &[Vec<Told>], padding: usize) {
         "{} acknowledged records are lost",
         expected.len()
     );
-    println!("{stored} records, each once at its offset");
+    let places = seen.len();
+    println!("{stored} records, each once at its offset; {places} of them were read meanwhile");
 }
