@@ -22,8 +22,11 @@ const OWN_FILE_BYTES: usize = 8 << 20;
 /// Least speed of a paced flush, in bytes a second.
 const PACE_FLOOR: u64 = 16 << 20;
 
-/// The batches of one flush, by shard and then partition.
-type Cut = BTreeMap<ShardId, BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>>;
+/// The batches of one flush in one shard, by partition.
+type ShardCut = BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>;
+
+/// The batches of one flush.
+type Cut = BTreeMap<ShardId, ShardCut>;
 
 /// Holds a writer back so that the journal, on the same disk, keeps its latency.
 struct Pacer<'a> {
@@ -144,7 +147,7 @@ impl Registry {
         pacer: &Pacer<'_>,
         added: &mut Vec<SegmentMeta>,
     ) -> io::Result<()> {
-        let size = |partitions: &BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>| {
+        let size = |partitions: &ShardCut| {
             partitions
                 .values()
                 .flatten()
@@ -165,7 +168,7 @@ impl Registry {
 
     fn write_file(
         &self,
-        shards: Vec<BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>>,
+        shards: Vec<ShardCut>,
         pacer: &Pacer<'_>,
         added: &mut Vec<SegmentMeta>,
     ) -> io::Result<()> {
@@ -178,7 +181,7 @@ impl Registry {
     fn write_sections(
         &self,
         id: FileId,
-        shards: Vec<BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>>,
+        shards: Vec<ShardCut>,
         pacer: &Pacer<'_>,
     ) -> io::Result<Option<SegmentMeta>> {
         let pace = |bytes| pacer.step(bytes);

@@ -271,7 +271,7 @@ impl PartitionSequence {
 
 /// The producer and sequence of a batch, if it has one.
 pub fn claim_of(info: &BatchInfo) -> Option<Claim> {
-    (info.has_producer_id() && !info.is_control()).then(|| Claim {
+    (info.has_producer_id() && !info.is_control()).then_some(Claim {
         producer_id: info.producer_id,
         epoch: info.producer_epoch,
         first_sequence: info.base_sequence,

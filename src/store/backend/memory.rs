@@ -84,13 +84,13 @@ impl MemoryDisk {
     /// to read, and what was not synced may still be lost by a later [`MemoryDisk::crash`].
     pub fn kill(&self) -> MemoryDisk {
         let state = self.state.lock();
-        let mut copies: Vec<(Arc<Mutex<Inode>>, Arc<Mutex<Inode>>)> = Vec::new();
+        let mut copies: Vec<[Arc<Mutex<Inode>>; 2]> = Vec::new();
         let mut copy = |inode: &Arc<Mutex<Inode>>| {
-            if let Some((_, new)) = copies.iter().find(|(old, _)| Arc::ptr_eq(old, inode)) {
+            if let Some([_, new]) = copies.iter().find(|[old, _]| Arc::ptr_eq(old, inode)) {
                 return Arc::clone(new);
             }
             let new = Arc::new(Mutex::new(inode.lock().clone()));
-            copies.push((Arc::clone(inode), Arc::clone(&new)));
+            copies.push([Arc::clone(inode), Arc::clone(&new)]);
             new
         };
         let names = state
