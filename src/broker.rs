@@ -105,10 +105,9 @@ impl Broker {
         groups.start();
         let options = MaintenanceOptions {
             checkpoint_bytes: config.checkpoint_interval_bytes,
-            reserve_bytes: config.disk_reserve_bytes,
             retention_interval: retention_interval(&config),
         };
-        let maintenance = Maintenance::start(opened, disk, options, fatal)
+        let maintenance = Maintenance::start(opened, options, fatal)
             .map_err(|e| format!("cannot start the store's background thread: {e}"))?;
         let budgets = HandlerBudgets {
             responses: Budget::new("responses", config.budgets.responses),
@@ -157,11 +156,26 @@ fn journal_options(config: &Config, format: &Format) -> JournalOptions {
     }
 }
 
+/// The room that must stay free: when the gate closes, the tail is still to be flushed and the
+/// journal may need files for what is queued.
+fn reserve(config: &Config) -> u64 {
+    let needed = config.budgets.tail + 2 * config.journal_file_bytes;
+    if config.disk_reserve_bytes < needed {
+        tracing::warn!(
+            "disk.reserve.bytes={} is less than the store may need when the disk fills up; \
+             {needed} is used (budget.tail.bytes + 2 * journal.file.bytes)",
+            config.disk_reserve_bytes
+        );
+    }
+    config.disk_reserve_bytes.max(needed)
+}
+
 fn registry_options(config: &Config) -> RegistryOptions {
     RegistryOptions {
         tail_bytes: usize::try_from(config.budgets.tail).unwrap_or(usize::MAX),
         producers_per_partition: config.max_producers_per_partition,
         producer_expiration_ms: config.producer_id_expiration_ms,
+        reserve_bytes: reserve(config),
     }
 }
 

@@ -15,7 +15,6 @@ use crate::partition::figures::Figures;
 use crate::partition::recovery::{Fatal, Opened};
 use crate::partition::registry::Registry;
 use crate::partition::retention::{Limits, Run, new_log_start};
-use crate::store::backend::Disk;
 use crate::store::checkpoint::CheckpointStore;
 use crate::types::{Offset, PartitionKey};
 
@@ -27,8 +26,6 @@ const TICK: Duration = Duration::from_secs(1);
 pub struct MaintenanceOptions {
     /// Journal bytes between two checkpoints.
     pub checkpoint_bytes: u64,
-    /// Client writes are refused while the device has less than this free.
-    pub reserve_bytes: u64,
     /// Time between two looks at retention.
     pub retention_interval: Duration,
 }
@@ -42,17 +39,11 @@ pub struct Maintenance {
 
 impl Maintenance {
     /// Starts it.
-    pub fn start(
-        opened: Opened,
-        disk: Arc<dyn Disk>,
-        options: MaintenanceOptions,
-        fatal: Fatal,
-    ) -> io::Result<Self> {
+    pub fn start(opened: Opened, options: MaintenanceOptions, fatal: Fatal) -> io::Result<Self> {
         let registry = Arc::clone(&opened.registry);
         let stop = Arc::new(AtomicBool::new(false));
         let worker = Worker::new(
             Arc::clone(&registry),
-            disk,
             options,
             opened.checkpoints,
             opened.checkpointer,
@@ -89,7 +80,6 @@ impl Drop for Maintenance {
 /// What the thread does, a turn at a time.
 pub(crate) struct Worker {
     registry: Arc<Registry>,
-    disk: Arc<dyn Disk>,
     options: MaintenanceOptions,
     checkpoints: CheckpointStore,
     checkpointer: Checkpointer,
@@ -98,15 +88,12 @@ pub(crate) struct Worker {
     /// When the last flush began, and the bytes flushed by it.
     flushed_last: (Duration, u64),
     next_retention: Duration,
-    /// The last turn found no space for a file.
-    short: bool,
 }
 
 impl Worker {
     /// A worker for an open store, which is writable from here on.
     pub(crate) fn new(
         registry: Arc<Registry>,
-        disk: Arc<dyn Disk>,
         options: MaintenanceOptions,
         checkpoints: CheckpointStore,
         checkpointer: Checkpointer,
@@ -115,13 +102,11 @@ impl Worker {
         Self {
             journal_at_checkpoint: registry.journal().map_or(0, |j| j.live_bytes()),
             registry,
-            disk,
             options,
             checkpoints,
             checkpointer,
             flushed_last: (now, 0),
             next_retention: now + options.retention_interval,
-            short: false,
         }
     }
 
@@ -142,22 +127,20 @@ impl Worker {
     /// One look at everything there is to do. An error must end the process.
     pub(crate) fn turn(&mut self, stopping: bool) -> Result<(), String> {
         match self.round(stopping) {
-            Ok(()) if self.short => {
-                self.short = false;
-                tracing::info!("background work on the data directory succeeds again");
+            Ok(()) => {
+                if self.registry.gate.set_work_is_short(false) {
+                    tracing::info!("background work on the data directory succeeds again");
+                }
             }
-            Ok(()) => {}
             Err(error) if is_out_of_space(&error) => {
-                self.registry.set_writable(false);
                 Figures::add(&self.registry.figures.failures, 1);
-                if !self.short {
+                if !self.registry.gate.set_work_is_short(true) {
                     tracing::error!(
                         %error,
                         "no space left for segment files: client writes are refused until \
                          space is free; reads, retention and deletion go on"
                     );
                 }
-                self.short = true;
             }
             Err(error) => {
                 return Err(format!(
@@ -169,7 +152,7 @@ impl Worker {
     }
 
     fn round(&mut self, stopping: bool) -> io::Result<()> {
-        self.watch_space()?;
+        self.registry.gate.look()?;
         let flushed = self.flush_if_due(stopping);
         if let Err(error) = &flushed
             && !is_out_of_space(error)
@@ -218,25 +201,6 @@ impl Worker {
         self.registry
             .checkpoint(&mut self.checkpoints, &mut self.checkpointer)?;
         self.journal_at_checkpoint = self.registry.journal().map_or(0, |j| j.live_bytes());
-        Ok(())
-    }
-
-    /// Closes the gate for client writes when the disk is nearly full, and opens it again.
-    fn watch_space(&self) -> io::Result<()> {
-        let free = self.disk.space()?.free;
-        let journal_fits = !self.registry.journal().is_some_and(|j| j.short_of_space());
-        let writable = free >= self.options.reserve_bytes && !self.short && journal_fits;
-        let was = self.registry.set_writable(writable);
-        if was && !writable {
-            tracing::error!(
-                free,
-                reserve = self.options.reserve_bytes,
-                "the disk is nearly full: client writes are refused until more than \
-                 disk.reserve.bytes is free; reads, retention and deletion go on"
-            );
-        } else if !was && writable {
-            tracing::info!(free, "the disk has room again: client writes are taken");
-        }
         Ok(())
     }
 }

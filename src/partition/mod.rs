@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod entries;
 mod figures;
 mod flush;
+mod gate;
 pub mod log;
 pub mod maintenance;
 pub mod producer_state;

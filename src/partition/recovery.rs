@@ -103,6 +103,7 @@ pub(crate) fn recover(
         Arc::clone(&segments),
         clock,
         fatal,
+        Arc::clone(disk),
     ));
     registry.restore(&start.root, &start.sections)?;
 

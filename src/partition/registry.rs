@@ -13,9 +13,11 @@ use crate::catalog::{Catalog, Topic};
 use crate::clock::Clock;
 use crate::partition::entries::encode_log_start;
 use crate::partition::figures::Figures;
+use crate::partition::gate::Gate;
 use crate::partition::log::{Bounds, Partition};
 use crate::partition::recovery::Fatal;
 use crate::partition::shard::{Appended, PartitionSequence, Prepared, Refused, SegmentFile, Shard};
+use crate::store::backend::Disk;
 use crate::store::journal::{Entry, EntryKind, Group, Journal};
 use crate::store::segment::SegmentStore;
 use crate::types::{FileId, Offset, PartitionKey, Position, ShardId, TopicNo};
@@ -29,6 +31,8 @@ pub struct RegistryOptions {
     pub producers_per_partition: usize,
     /// Idle time after which a producer is forgotten, in milliseconds.
     pub producer_expiration_ms: i64,
+    /// Client writes are refused while the device has less than this free.
+    pub reserve_bytes: u64,
 }
 
 /// The registry.
@@ -42,7 +46,7 @@ pub struct Registry {
     pub(super) fatal: Fatal,
     journal: OnceLock<Arc<dyn Journal>>,
     budget: Arc<Semaphore>,
-    writable: AtomicBool,
+    pub(super) gate: Gate,
     pub(super) applied: Mutex<Applied>,
     pub(super) figures: Figures,
     /// Something was deleted since the files were last looked through.
@@ -124,8 +128,10 @@ impl Registry {
         segments: Arc<SegmentStore>,
         clock: Arc<dyn Clock>,
         fatal: Fatal,
+        disk: Arc<dyn Disk>,
     ) -> Self {
         Self {
+            gate: Gate::new(disk, options.reserve_bytes),
             budget: Arc::new(Semaphore::new(options.tail_bytes)),
             options,
             catalog,
@@ -135,7 +141,6 @@ impl Registry {
             partitions: DashMap::new(),
             shards: DashMap::new(),
             journal: OnceLock::new(),
-            writable: AtomicBool::new(true),
             applied: Mutex::default(),
             figures: Figures::default(),
             garbage: AtomicBool::new(true),
@@ -169,11 +174,10 @@ impl Registry {
 
     /// Whether client writes are taken: false while the disk is nearly full.
     pub fn is_writable(&self) -> bool {
-        self.writable.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_writable(&self, writable: bool) -> bool {
-        self.writable.swap(writable, Ordering::AcqRel)
+        self.gate.is_open()
+            && !self
+                .journal()
+                .is_some_and(|journal| journal.short_of_space())
     }
 
     /// Bytes of tail budget that are free.
@@ -216,6 +220,7 @@ impl Registry {
         room: Option<&mut Room>,
     ) -> Result<Appended, Refused> {
         let journal = self.journal().ok_or(Refused::Sealed)?;
+        self.gate.count(batch.payload.len() as u64);
         let held = room.map(|room| {
             let bytes = room.take(batch.payload.len() + ENTRY_OVERHEAD);
             batch.charge = bytes;

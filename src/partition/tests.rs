@@ -40,6 +40,7 @@ impl Store {
             tail_bytes: 1 << 20,
             producers_per_partition: 100,
             producer_expiration_ms: i64::MAX,
+            reserve_bytes: 0,
         };
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
         let opened = recovery::open(

@@ -241,7 +241,7 @@ impl Journal for FileJournal {
     }
 
     fn short_of_space(&self) -> bool {
-        self.stats().short_of_space
+        self.pool.figures().2
     }
 
     fn live_bytes(&self) -> u64 {
