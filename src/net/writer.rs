@@ -22,8 +22,8 @@ use crate::types::Position;
 const MAX_SLICES: usize = 1_024;
 /// Answers are gathered for one call up to about this many bytes.
 const GATHER_BYTES: usize = 1 << 20;
-/// How long a client may read nothing while others wait for the share its answer holds.
-const STALL: Duration = Duration::from_secs(5);
+/// How long a client may read nothing while others want the share its answer holds.
+const STALL: Duration = Duration::from_secs(10);
 
 /// An answer in its connection's queue.
 pub struct Queued {
@@ -179,7 +179,7 @@ impl Writer {
             let written = match tokio::time::timeout(STALL.min(self.max_stall), written).await {
                 Err(_) if progress.elapsed() >= self.max_stall => return Err(WriteEnd::Stalled),
                 // A client that does not read must not keep others from their answers.
-                Err(_) if !self.batch.held.is_empty() && self.responses.waiting() > 0 => {
+                Err(_) if !self.batch.held.is_empty() && is_scarce(&self.responses) => {
                     return Err(WriteEnd::Stalled);
                 }
                 Err(_) => continue,
@@ -204,6 +204,11 @@ impl Writer {
         }
         self.done.send_modify(|done| *done += answers);
     }
+}
+
+/// Whether others wait for answer memory, or are given little for want of it.
+fn is_scarce(responses: &Budget) -> bool {
+    responses.waiting() > 0 || responses.used() >= responses.limit() / 4 * 3
 }
 
 /// Takes `written` bytes off the front.
