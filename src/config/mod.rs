@@ -18,6 +18,7 @@ pub mod listener;
 pub mod load;
 mod meaningless;
 pub mod properties;
+mod store_keys;
 pub mod value;
 
 pub use listener::{Address, Listener, SecurityProtocol};
