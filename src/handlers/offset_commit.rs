@@ -71,7 +71,8 @@ fn answer(
     errors: CommitErrors,
 ) -> OffsetCommitResponse {
     let mut errors = errors.into_iter();
-    let topics = request.topics.into_iter().map(|topic| {
+    let asked = request.topics.into_iter().filter(|topic| !topic.partitions.is_empty());
+    let topics = asked.map(|topic| {
         let count = image.topic(topic.name.0.as_str()).map_or(0, |t| t.partitions);
         let any = topic.partitions.iter().any(|p| within(p.partition_index, count));
         let mut of_topic = if any { errors.next() } else { None }.unwrap_or_default().into_iter();

@@ -7,7 +7,7 @@ use kafka_protocol::error::ResponseError;
 use super::command::{JoinReply, JoinRequest, Name, Reply, Token};
 use super::draft::Draft;
 use super::record::{GroupMetadata, Record};
-use super::session::{Member, State, after};
+use super::session::{State, after};
 
 /// Ids of one group that were given out and not used yet: bounds what a client that never comes
 /// back can make us remember.
@@ -123,11 +123,6 @@ impl Draft<'_> {
         let leader_before = self.s.leader.clone().unwrap_or_default();
         self.replace_static(instance, old, new);
         self.update_member(new, request, token);
-        if let Some(member) = self.s.members.get_mut(new) {
-            let member: &mut Member = Arc::make_mut(member);
-            member.client_id = request.client_id.clone();
-            member.client_host = request.client_host.clone();
-        }
         match self.s.state {
             State::Stable if self.s.vote() == self.s.protocol => {
                 self.heard_of(new);
