@@ -2,6 +2,7 @@
 
 mod connection;
 mod crash;
+mod edges;
 mod fetch;
 mod groups;
 mod listeners;
