@@ -162,10 +162,10 @@ fn unknown_isolation(header: &Header, request: &FetchRequest) -> Result<Answer, 
 fn limits(cx: &Connection, request: &FetchRequest) -> Limits {
     let wait = request.max_wait_ms.clamp(0, cx.broker.config.fetch_max_wait_ms.max(0));
     let max_bytes = request.max_bytes.clamp(0, cx.broker.config.fetch_max_bytes.max(0));
-    let max_bytes = usize::try_from(max_bytes).unwrap_or(0);
     // Read for one answer what the budget could hold for several: whoever asks for more than that
     // at once would take all of it, and a network thread for long.
     let share = usize::try_from(cx.broker.budgets.responses.limit() / 4).unwrap_or(usize::MAX);
+    let max_bytes = usize::try_from(max_bytes).unwrap_or(0).min(share);
     Limits {
         max_wait: Duration::from_millis(u64::from(wait.unsigned_abs())),
         // More than an answer may hold cannot be waited for.
