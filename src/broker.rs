@@ -176,6 +176,7 @@ fn registry_options(config: &Config) -> RegistryOptions {
         producers_per_partition: config.max_producers_per_partition,
         producer_expiration_ms: config.producer_id_expiration_ms,
         reserve_bytes: reserve(config),
+        read_bytes: config.budgets.reads,
     }
 }
 

@@ -166,6 +166,7 @@ const OF_JOURNAL: [OfJournal; 9] = [
 impl Registry {
     /// Shows the store's figures on `/metrics`.
     pub fn watch(self: &Arc<Self>, journal: &Arc<FileJournal>, metrics: &Metrics) {
+        metrics.watch_budget(&self.reads);
         for (name, help, kind, figure) in OF_REGISTRY {
             let registry = Arc::clone(self);
             metrics.sample(name, help, kind, None, move || figure(&registry) as f64);

@@ -142,6 +142,7 @@ impl Registry {
             Err(ReadError::WouldBlock) => {}
             other => return self.storage(other, key),
         }
+        let _share = self.reads.acquire(max_bytes as u64).await;
         let registry = Arc::clone(self);
         let task =
             tokio::task::spawn_blocking(move || read_section(&registry, &file, &want, false));

@@ -9,6 +9,7 @@ use dashmap::DashMap;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::budget::Budget;
 use crate::catalog::{Catalog, Topic};
 use crate::clock::Clock;
 use crate::partition::entries::encode_log_start;
@@ -33,6 +34,8 @@ pub struct RegistryOptions {
     pub producer_expiration_ms: i64,
     /// Client writes are refused while the device has less than this free.
     pub reserve_bytes: u64,
+    /// Bytes of segment reads under way on threads that may wait for the disk.
+    pub read_bytes: u64,
 }
 
 /// The registry.
@@ -46,6 +49,7 @@ pub struct Registry {
     pub(super) fatal: Fatal,
     journal: OnceLock<Arc<dyn Journal>>,
     budget: Arc<Semaphore>,
+    pub(super) reads: Budget,
     pub(super) gate: Gate,
     pub(super) applied: Mutex<Applied>,
     pub(super) figures: Figures,
@@ -132,6 +136,7 @@ impl Registry {
     ) -> Self {
         Self {
             gate: Gate::new(disk, options.reserve_bytes),
+            reads: Budget::new("reads", options.read_bytes),
             budget: Arc::new(Semaphore::new(options.tail_bytes)),
             options,
             catalog,

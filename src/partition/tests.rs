@@ -41,6 +41,7 @@ impl Store {
             producers_per_partition: 100,
             producer_expiration_ms: i64::MAX,
             reserve_bytes: 0,
+            read_bytes: 1 << 20,
         };
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
         let opened = recovery::open(

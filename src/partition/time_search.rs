@@ -55,6 +55,7 @@ impl Registry {
             return Err(ReadFailure::Deleted);
         }
         let (key, registry, partition) = (partition.key, Arc::clone(self), Arc::clone(partition));
+        let _share = self.reads.acquire(STEP).await;
         let task = tokio::task::spawn_blocking(move || {
             registry.find_by_time_blocking(&partition, target, decompressed_limit)
         });
