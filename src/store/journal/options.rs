@@ -107,7 +107,7 @@ pub enum JournalError {
     #[error(
         "journal: {file} is damaged at byte {offset}: {why}. Acknowledged entries are affected \
          (from position {from} on), so nothing was cut and nothing is served; restore the \
-         directory from a copy, or accept the loss with --allow-journal-truncation"
+         directory from a copy, or accept the loss with journal.truncate.corruption=true"
     )]
     Corrupt {
         /// The file's name.
