@@ -10,6 +10,7 @@
 pub mod batch;
 pub mod calls;
 pub mod client;
+pub mod golden;
 pub mod server;
 pub mod wire;
 

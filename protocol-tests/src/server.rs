@@ -58,17 +58,23 @@ impl Server {
 
     /// Starts a server that clients reach at `port`, whichever `listeners` the settings name.
     pub fn on_port(port: u16, settings: &[&str]) -> Server {
-        let mut server = Server {
+        let mut server = Server::stopped(settings);
+        server.port = port;
+        server.start_again();
+        server
+    }
+
+    /// A server that does not run yet; its data directory can be filled first.
+    pub fn stopped(settings: &[&str]) -> Server {
+        Server {
             settings: settings.iter().map(|s| s.to_string()).collect(),
-            port,
+            port: free_port(),
             home: tempfile::Builder::new()
                 .prefix("shardgate-test-")
                 .tempdir()
                 .expect("temp dir"),
             running: None,
-        };
-        server.start_again();
-        server
+        }
     }
 
     /// `host:port`, the same before and after a restart.

@@ -37,6 +37,11 @@ impl Wire {
         Wire::connect(&crate::bootstrap())
     }
 
+    /// `host:port` of the broker.
+    pub fn peer(&self) -> String {
+        self.stream.peer_addr().expect("a peer").to_string()
+    }
+
     /// Bounds how long a read waits.
     pub fn set_patience(&mut self, patience: Duration) {
         self.stream

@@ -12,8 +12,9 @@ pub mod banner;
 pub mod logging;
 pub mod serve;
 pub mod show_config;
+pub mod verify;
 
-/// Exit code of a start that failed or a process that had to end.
+/// Exit code of a start that failed, a process that had to end, or a directory with damage.
 pub const FAILED: u8 = 1;
 /// Exit code of a command line or configuration that is wrong.
 pub const USAGE: u8 = 2;
@@ -77,6 +78,12 @@ enum Command {
         #[arg(long, value_enum, default_value_t = show_config::Shape::Properties)]
         format: show_config::Shape,
     },
+    /// Checks a stopped data directory, every file and the store as a whole; changes nothing
+    Verify {
+        /// Prints what was found as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Runs the command line and says how the process ends.
@@ -110,6 +117,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             show_config::print(&loaded, format);
             ExitCode::SUCCESS
         }
+        Some(Command::Verify { json }) => verify::run(&loaded, json),
     }
 }
 

@@ -19,6 +19,7 @@ pub mod retention;
 pub mod shard;
 pub mod tail;
 pub mod time_search;
+pub mod verify;
 pub mod waiters;
 
 #[cfg(test)]

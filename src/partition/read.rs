@@ -7,9 +7,9 @@ use bytes::Bytes;
 use crate::partition::log::{Bounds, Partition, Source};
 use crate::partition::registry::Registry;
 use crate::partition::shard::{FileList, SegmentFile};
-use crate::protocol::batch::{BatchError, BatchView};
-use crate::store::segment::{ReadError, SectionMeta};
-use crate::types::{Offset, PartitionKey};
+use crate::protocol::batch::BatchView;
+use crate::store::segment::{Block, ReadError, SectionMeta};
+use crate::types::{FileId, Offset, PartitionKey};
 
 /// Records of one partition for one answer.
 pub struct Read {
@@ -76,11 +76,15 @@ impl Registry {
             };
             let left = max_bytes.saturating_sub(read.bytes);
             let whole = whole_first && read.slices.is_empty();
-            let Some(piece) = self
+            let piece = self
                 .read_files(&files, partition.key, next, left, whole)
-                .await?
-            else {
-                return Ok(read);
+                .await;
+            let piece = match piece {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return Ok(read),
+                // What lies before the damage is served; the next read meets it first.
+                Err(ReadFailure::Storage(_)) if !read.slices.is_empty() => return Ok(read),
+                Err(failure) => return Err(failure),
             };
             read.bytes += piece.bytes.len();
             read.slices.push(piece.bytes);
@@ -230,7 +234,11 @@ fn read_section(
     };
     let mut budget = want.max_bytes as u64;
     loop {
-        let range = section.seek_range(want.offset, budget);
+        let blocks = section.blocks_from(want.offset, budget);
+        let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
+            return Err(not_in_section(id, want.offset));
+        };
+        let range = first.range.start..last.range.end;
         let at_end = range.end == section.end_position();
         let asked = range.end - range.start;
         let bytes = if cached {
@@ -238,7 +246,10 @@ fn read_section(
         } else {
             store.read(id, range)?
         };
-        match walk(&bytes, want, at_end) {
+        // A batch's own checksum leaves out its first bytes, the base offset among them; the
+        // block's covers all. What lies before a damaged block is served.
+        let (sound, damage) = sound_bytes(&bytes, &blocks);
+        match walk(&bytes[..sound], want) {
             Walk::Found {
                 from,
                 to,
@@ -248,22 +259,45 @@ fn read_section(
                 let piece = Piece {
                     bytes: bytes.slice(from..to),
                     next,
-                    full: more || !at_end,
+                    full: more || !at_end || damage.is_some(),
                 };
                 return Ok(Some(piece));
             }
             Walk::TooLarge => return Ok(None),
-            Walk::NeedMore if at_end => {
-                let what = format!("offset {} is not in its section", want.offset);
-                return Err(ReadError::Damaged { file: id, what });
-            }
-            Walk::NeedMore => budget = (asked * 2).max(1 << 20),
-            Walk::Damaged(what) => {
-                let what = format!("partition {} from offset {}: {what}", want.key, want.offset);
-                return Err(ReadError::Damaged { file: id, what });
-            }
+            Walk::Damaged(what) => return Err(ReadError::Damaged { file: id, what }),
+            Walk::NeedMore => match damage {
+                Some(block) => {
+                    let what = format!(
+                        "the checksum of offsets {} to {} of partition {} does not match",
+                        block.start,
+                        block.end - 1,
+                        want.key
+                    );
+                    return Err(ReadError::Damaged { file: id, what });
+                }
+                None if at_end => return Err(not_in_section(id, want.offset)),
+                None => budget = (asked * 2).max(1 << 20),
+            },
         }
     }
+}
+
+fn not_in_section(file: FileId, offset: Offset) -> ReadError {
+    let what = format!("offset {offset} is not in its section");
+    ReadError::Damaged { file, what }
+}
+
+/// How many bytes lie before the first block whose checksum does not match, and that block.
+fn sound_bytes<'a>(bytes: &[u8], blocks: &'a [Block]) -> (usize, Option<&'a Block>) {
+    let mut sound = 0;
+    for block in blocks {
+        let end = sound + (block.range.end - block.range.start) as usize;
+        match bytes.get(sound..end) {
+            Some(part) if crc32c::crc32c(part) == block.crc => sound = end,
+            _ => return (sound, Some(block)),
+        }
+    }
+    (sound, None)
 }
 
 enum Walk {
@@ -282,14 +316,13 @@ enum Walk {
     Damaged(String),
 }
 
-/// Finds the wanted run of batches and checks each: length, CRC, rising offsets.
-fn walk(bytes: &[u8], want: &Want, at_end: bool) -> Walk {
+/// Finds the wanted run of batches in whole blocks and checks that offsets rise.
+fn walk(bytes: &[u8], want: &Want) -> Walk {
     let (mut position, mut next) = (0, want.section.start);
     let mut found: Option<(usize, usize, Offset)> = None;
     while position < bytes.len() {
         let view = match BatchView::first(&bytes[position..]) {
             Ok(view) => view,
-            Err(BatchError::Incomplete { .. }) if !at_end => break,
             Err(error) => return Walk::Damaged(error.to_string()),
         };
         let (base, last) = (view.info.base_offset, view.info.last_offset());
@@ -297,9 +330,6 @@ fn walk(bytes: &[u8], want: &Want, at_end: bool) -> Walk {
         if last < want.offset {
             (position, next) = (end, last + 1);
             continue;
-        }
-        if let Err(error) = view.check_crc() {
-            return Walk::Damaged(format!("the batch at offset {base}: {error}"));
         }
         if base < next {
             return Walk::Damaged(format!("the batch at offset {base} goes back below {next}"));

@@ -1,6 +1,6 @@
 //! Every partition and shard of this directory, and the way to append to them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -170,6 +170,11 @@ impl Registry {
     /// A partition whose topic's creation is durable.
     pub fn get(&self, key: PartitionKey) -> Option<Arc<Partition>> {
         self.partitions.get(&key).map(|p| Arc::clone(&p))
+    }
+
+    /// The segment files that some list names.
+    pub(super) fn listed_files(&self) -> BTreeSet<FileId> {
+        self.applied.lock().files.keys().copied().collect()
     }
 
     /// How many partitions there are.

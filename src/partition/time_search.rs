@@ -1,6 +1,6 @@
 //! Finding offsets by time: the exact record, also inside a compressed batch.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,10 +10,10 @@ use crate::partition::read::ReadFailure;
 use crate::partition::registry::Registry;
 use crate::partition::shard::SegmentFile;
 use crate::protocol::batch::{BatchError, BatchView, walk};
-use crate::store::segment::ReadError;
+use crate::store::segment::{Block, ReadError};
 use crate::types::{FileId, Offset, PartitionKey};
 
-/// Bytes read from a segment file at a time.
+/// Share of the read budget that a search holds, for one block at a time.
 const STEP: u64 = 256 << 10;
 
 /// What is searched for.
@@ -124,8 +124,7 @@ impl Registry {
         let Some(section) = self.segments.section(id, key)? else {
             return Ok(None);
         };
-        let from = section.seek_time(wanted);
-        self.each_batch(id, from..section.end_position(), &mut |view| {
+        self.each_batch(id, section.blocks_from_time(wanted), &mut |view| {
             if view.info.max_timestamp < wanted {
                 return Ok(None);
             }
@@ -154,8 +153,8 @@ impl Registry {
                     let Some(section) = self.segments.section(id, key)? else {
                         continue;
                     };
-                    let range = section.seek(bounds.log_start)..section.end_position();
-                    self.each_batch(id, range, &mut |view| {
+                    let blocks = section.blocks_from(bounds.log_start, u64::MAX).into_iter();
+                    self.each_batch(id, blocks, &mut |view| {
                         largest = largest.max(largest_in(view, bounds.log_start, limit, id)?);
                         Ok(None::<()>)
                     })?;
@@ -165,35 +164,33 @@ impl Registry {
         Ok(largest)
     }
 
-    /// Calls `visit` for the batches of a section until it finds something.
+    /// Calls `visit` for the batches of some blocks until it finds something. A block whose
+    /// checksum does not match ends the search: an answer must not rest on it.
     fn each_batch<T>(
         &self,
         id: FileId,
-        range: Range<u64>,
+        blocks: impl Iterator<Item = Block>,
         visit: &mut dyn FnMut(&BatchView<'_>) -> Result<Option<T>, ReadError>,
     ) -> Result<Option<T>, ReadError> {
-        let (mut position, end) = (range.start, range.end);
-        let mut step = STEP;
-        while position < end {
-            let bytes = self
-                .segments
-                .read(id, position..(position + step).min(end))?;
+        for block in blocks {
+            let bytes = self.segments.read(id, block.range.clone())?;
+            if crc32c::crc32c(&bytes) != block.crc {
+                let what = format!(
+                    "the checksum of offsets {} to {} does not match",
+                    block.start,
+                    block.end - 1
+                );
+                return Err(ReadError::Damaged { file: id, what });
+            }
             let mut used = 0;
             while used < bytes.len() {
-                let view = match BatchView::first(&bytes[used..]) {
-                    Ok(view) => view,
-                    Err(BatchError::Incomplete { .. }) if position + step < end => break,
-                    Err(error) => return Err(damaged(id, &error)),
-                };
+                let view = BatchView::first(&bytes[used..]).map_err(|e| damaged(id, &e))?;
                 let found = visit(&view)?;
                 if found.is_some() {
                     return Ok(found);
                 }
                 used += view.bytes.len();
             }
-            // A batch larger than the step is read with a longer one.
-            step = if used == 0 { step * 4 } else { STEP };
-            position += used as u64;
         }
         Ok(None)
     }

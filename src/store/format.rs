@@ -116,6 +116,11 @@ impl Format {
         Ok(format)
     }
 
+    /// Reads the `format` file of a directory that must have one. Changes nothing.
+    pub fn open(disk: &dyn Disk) -> Result<Format, FormatError> {
+        read(disk)
+    }
+
     fn encode(&self) -> String {
         let mut text = format!(
             "{FIRST_LINE}\nversion={}\nstore.id={}\ncluster.id={}\nfeatures={}\n",

@@ -10,4 +10,5 @@ mod offsets;
 mod produce;
 mod restart;
 mod topics;
+mod verify;
 mod versions;

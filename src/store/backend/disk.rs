@@ -20,6 +20,8 @@ const DIRECT_UNIT: usize = 4096;
 #[derive(Debug)]
 pub struct DiskDir {
     root: PathBuf,
+    /// Whether files are opened for writing.
+    writable: bool,
     // Holds the lock for as long as the value lives.
     _lock: Option<File>,
 }
@@ -32,10 +34,20 @@ impl DiskDir {
     pub fn open_locked(path: impl AsRef<Path>) -> io::Result<Self> {
         let root = path.as_ref();
         fs::create_dir_all(root).map_err(|e| about("cannot make directory", root, &e))?;
+        Self::lock(root, true)
+    }
+
+    /// Opens a directory that exists, for reading only, and locks it against other processes.
+    pub fn open_locked_to_read(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::lock(path.as_ref(), false)
+    }
+
+    fn lock(root: &Path, writable: bool) -> io::Result<Self> {
         let lock = File::open(root).map_err(|e| about("cannot open directory", root, &e))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self {
                 root: root.to_path_buf(),
+                writable,
                 _lock: Some(lock),
             }),
             Err(TryLockError::WouldBlock) => Err(io::Error::new(
@@ -65,6 +77,7 @@ impl DiskDir {
         }
         Ok(Self {
             root: root.to_path_buf(),
+            writable: true,
             _lock: None,
         })
     }
@@ -140,7 +153,7 @@ impl Disk for DiskDir {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(self.writable)
             .open(self.resolve(name)?)?;
         Ok(Arc::new(RealFile::new(file, self.direct(name))))
     }

@@ -1,7 +1,8 @@
 //! The disk as the engine sees it: a flat set of folders below one directory.
 //!
-//! Three implementations: [`disk`] (real files), [`memory`] (keeps synced and un-synced bytes
-//! apart, so that a crash can be played) and [`faults`] (wraps any other and injects errors).
+//! Implementations: [`disk`] (real files), [`memory`] (keeps synced and un-synced bytes apart, so
+//! that a crash can be played), [`faults`] (wraps any other and injects errors) and [`overlay`]
+//! (wraps any other and keeps changes to itself).
 
 use std::io;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 pub mod disk;
 pub mod faults;
 pub mod memory;
+pub mod overlay;
 
 /// One data directory. Names are relative, with `/` between folder and file.
 ///

@@ -19,6 +19,7 @@ mod open;
 mod options;
 mod reader;
 mod recover;
+mod verify;
 mod writer;
 
 #[cfg(test)]
@@ -29,6 +30,7 @@ mod tests;
 pub use file::FileJournal;
 pub use open::Opened;
 pub use options::{JournalError, JournalOptions, JournalStats, ReplaySummary, SyncPolicy};
+pub use verify::{DamagedGroup, Verified};
 
 /// What an entry is about. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -93,6 +93,14 @@ impl Opened {
         self.chain.iter().map(|file| file.file.name.as_str())
     }
 
+    pub(super) fn chain(&self) -> impl Iterator<Item = &ChainFile> {
+        self.chain.iter()
+    }
+
+    pub(super) fn store(&self) -> uuid::Uuid {
+        self.options.store_id
+    }
+
     /// Delivers every group with entries behind `after`, in order. `progress` is told bytes done
     /// and bytes in all.
     pub fn replay(

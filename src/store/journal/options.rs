@@ -107,7 +107,8 @@ pub enum JournalError {
     #[error(
         "journal: {file} is damaged at byte {offset}: {why}. Acknowledged entries are affected \
          (from position {from} on), so nothing was cut and nothing is served; restore the \
-         directory from a copy, or accept the loss with journal.truncate.corruption=true"
+         directory from a copy, or accept the loss of everything from there on with \
+         journal.truncate.corruption=true"
     )]
     Corrupt {
         /// The file's name.
@@ -157,4 +158,16 @@ pub enum JournalError {
         /// The receiver's reason.
         why: String,
     },
+}
+
+impl JournalError {
+    /// The file that it is about, if it is one.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::Corrupt { file, .. } | Self::Foreign { file } | Self::Newer { file, .. } => {
+                Some(file)
+            }
+            Self::Io { .. } | Self::Missing { .. } | Self::Refused { .. } => None,
+        }
+    }
 }

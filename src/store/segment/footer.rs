@@ -441,20 +441,25 @@ impl Section {
         self.position_before(&entries, at)
     }
 
-    /// What to read to get the batch that holds `offset` whole and up to `bytes` from there on.
-    pub fn seek_range(&self, offset: Offset, bytes: u64) -> Range<u64> {
+    /// The block that holds `offset` (or the first one behind it), and those behind it that end
+    /// within `bytes` of its start: what to read to get the batch that holds it.
+    pub fn blocks_from(&self, offset: Offset, bytes: u64) -> Vec<Block> {
         let entries = self.footer.entries_of(self.row);
-        let at = partition_point(entries.clone(), |n| self.footer.entry(n).offset <= offset);
-        let start = self.position_before(&entries, at);
-        let block_end = if at < entries.end {
-            self.footer.entry(at).position
-        } else {
-            self.end_position()
+        let at = partition_point(entries, |n| self.footer.entry(n).offset <= offset);
+        let mut blocks = self.blocks_behind(at);
+        let Some(first) = blocks.next() else {
+            return Vec::new();
         };
-        start
-            ..block_end
-                .max(start.saturating_add(bytes))
-                .min(self.end_position())
+        let limit = first.range.start.saturating_add(bytes);
+        let more = blocks.take_while(|block| block.range.end <= limit);
+        std::iter::once(first).chain(more).collect()
+    }
+
+    /// Blocks that may hold a record of at least this timestamp: all before them hold none.
+    pub fn blocks_from_time(&self, timestamp: i64) -> impl Iterator<Item = Block> + '_ {
+        let entries = self.footer.entries_of(self.row);
+        let before = |n| self.footer.entry(n).max_timestamp < timestamp;
+        self.blocks_behind(partition_point(entries, before))
     }
 
     fn position_before(&self, entries: &Range<usize>, at: usize) -> u64 {
@@ -467,9 +472,18 @@ impl Section {
 
     /// The section cut at its index entries; the last block ends with the section.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        self.blocks_behind(self.footer.entries_of(self.row).start)
+    }
+
+    /// The block that ends at index entry `first` (or with the section), and those behind it.
+    fn blocks_behind(&self, first: usize) -> impl Iterator<Item = Block> + '_ {
         let entries = self.footer.entries_of(self.row);
         let (mut start, mut position) = (self.meta.start, self.meta.position);
-        (entries.start..entries.end + 1).map(move |n| {
+        if first > entries.start {
+            let before = self.footer.entry(first - 1);
+            (start, position) = (before.offset, before.position);
+        }
+        (first..entries.end + 1).map(move |n| {
             let next = if n < entries.end {
                 self.footer.entry(n)
             } else {

@@ -41,7 +41,7 @@ const STEP: usize = 1 << 20;
 const INDEX_EVERY: u64 = 32 << 10;
 
 /// The name of a file inside the data directory.
-fn file_name(file: FileId) -> String {
+pub fn file_path(file: FileId) -> String {
     format!("{FOLDER}/{:020}.seg", file.0)
 }
 

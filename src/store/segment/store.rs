@@ -13,7 +13,7 @@ use super::footer::{
 use super::lru::Lru;
 use super::meta::SegmentMeta;
 use super::writer::SegmentWriter;
-use super::{FOLDER, STEP, file_name, file_number};
+use super::{FOLDER, STEP, file_number, file_path};
 use crate::store::backend::{Disk, DiskFile};
 use crate::types::{FileId, Offset, PartitionKey};
 
@@ -254,7 +254,7 @@ impl SegmentStore {
     /// As [`SegmentStore::delete`], calling `pace` with the bytes given back after each step.
     pub fn delete_paced(&self, file: FileId, pace: &dyn Fn(u64)) -> io::Result<()> {
         self.forget(file);
-        let name = file_name(file);
+        let name = file_path(file);
         let handle = match self.disk.open(&name) {
             Ok(handle) => handle,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -330,7 +330,7 @@ impl SegmentStore {
         }
         let handle = self
             .disk
-            .open(&file_name(file))
+            .open(&file_path(file))
             .map_err(|e| ReadError::io(file, e))?;
         self.handles.lock().insert(file, Arc::clone(&handle), 1);
         Ok(handle)

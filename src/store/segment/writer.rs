@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::footer::{AbortedTransaction, Draft, HEADER_BYTES, IndexEntry, encode, header};
 use super::meta::{SectionMeta, SegmentMeta};
-use super::{FOLDER, INDEX_EVERY, STEP, file_name};
+use super::{FOLDER, INDEX_EVERY, STEP, file_path};
 use crate::store::backend::{Disk, DiskFile};
 use crate::types::{FileId, Offset, PartitionKey};
 
@@ -32,7 +32,7 @@ impl<'a> SegmentWriter<'a> {
     /// Makes the file, which must not exist yet.
     pub fn create(disk: &Arc<dyn Disk>, file: FileId, pace: &'a dyn Fn(u64)) -> io::Result<Self> {
         disk.create_dir(FOLDER)?;
-        let handle = disk.create(&file_name(file))?;
+        let handle = disk.create(&file_path(file))?;
         let mut buffer = Vec::with_capacity(STEP);
         buffer.extend_from_slice(&header(file));
         Ok(Self {
@@ -224,7 +224,7 @@ impl Drop for SegmentWriter<'_> {
         if self.finished {
             return;
         }
-        let name = file_name(self.file);
+        let name = file_path(self.file);
         if let Err(error) = self.disk.delete(&name) {
             tracing::warn!(
                 file = name,

@@ -11,14 +11,14 @@ fn any_flipped_byte_of_footer_or_trailer_is_found() {
     let meta = write(&disk, FileId(1), &small_model()).unwrap();
     for at in footer_start(&memory, FileId(1)) as u64..meta.bytes {
         for mask in [1, 0x80, 0xff] {
-            assert!(memory.flip(&file_name(FileId(1)), at, mask));
+            assert!(memory.flip(&file_path(FileId(1)), at, mask));
             let store = SegmentStore::new(Arc::clone(&disk), MIB);
             let outcome = store.section(FileId(1), key(1, 0));
             assert!(
                 matches!(outcome, Err(ReadError::Damaged { .. })),
                 "byte {at}: {outcome:?}"
             );
-            assert!(memory.flip(&file_name(FileId(1)), at, mask));
+            assert!(memory.flip(&file_path(FileId(1)), at, mask));
         }
     }
 }
@@ -29,12 +29,12 @@ fn any_flipped_byte_of_the_header_is_found_by_verify() {
     write(&disk, FileId(1), &small_model()).unwrap();
     let store = SegmentStore::new(disk, MIB);
     for at in 0..HEADER_BYTES as u64 {
-        assert!(memory.flip(&file_name(FileId(1)), at, 4));
+        assert!(memory.flip(&file_path(FileId(1)), at, 4));
         assert!(matches!(
             store.verify(FileId(1)),
             Err(ReadError::Damaged { .. })
         ));
-        assert!(memory.flip(&file_name(FileId(1)), at, 4));
+        assert!(memory.flip(&file_path(FileId(1)), at, 4));
     }
     assert!(store.verify(FileId(1)).unwrap().damage.is_empty());
 }
@@ -49,9 +49,9 @@ fn a_flipped_byte_of_a_batch_is_told_with_its_offsets() {
         let section = store.section(FileId(1), *key).unwrap().unwrap();
         for (batch, position) in batches.iter().zip(positions(&section, batches)) {
             let at = position + batch.bytes.len() as u64 / 2;
-            assert!(memory.flip(&file_name(FileId(1)), at, 1));
+            assert!(memory.flip(&file_path(FileId(1)), at, 1));
             let found = store.verify(FileId(1)).unwrap().damage;
-            assert!(memory.flip(&file_name(FileId(1)), at, 1));
+            assert!(memory.flip(&file_path(FileId(1)), at, 1));
             let [damage] = &found[..] else {
                 panic!("{found:?}")
             };
@@ -67,7 +67,7 @@ fn a_flipped_byte_of_a_batch_is_told_with_its_offsets() {
 fn a_shortened_file_is_damaged() {
     let (memory, disk) = memory();
     let meta = write(&disk, FileId(1), &small_model()).unwrap();
-    let handle = disk.open(&file_name(FileId(1))).unwrap();
+    let handle = disk.open(&file_path(FileId(1))).unwrap();
     for cut in [1, 48, 60, meta.bytes / 2, meta.bytes - 10, meta.bytes] {
         handle.set_len(meta.bytes - cut).unwrap();
         let store = SegmentStore::new(Arc::clone(&disk), MIB);
@@ -84,7 +84,7 @@ fn a_shortened_file_is_damaged() {
 fn a_file_under_a_wrong_name_is_damaged() {
     let (_, disk) = memory();
     write(&disk, FileId(1), &small_model()).unwrap();
-    disk.rename(&file_name(FileId(1)), &file_name(FileId(2)))
+    disk.rename(&file_path(FileId(1)), &file_path(FileId(2)))
         .unwrap();
     let store = SegmentStore::new(disk, MIB);
     let error = store.section(FileId(2), key(1, 0)).unwrap_err();
@@ -95,7 +95,7 @@ fn a_file_under_a_wrong_name_is_damaged() {
 fn a_later_version_is_refused_in_words() {
     let (_, disk) = memory();
     let meta = write(&disk, FileId(1), &small_model()).unwrap();
-    let handle = disk.open(&file_name(FileId(1))).unwrap();
+    let handle = disk.open(&file_path(FileId(1))).unwrap();
     let mut trailer = [0; TRAILER_BYTES];
     handle.read_at(&mut trailer, meta.bytes - 48).unwrap();
     trailer[8] = 2;
@@ -128,7 +128,7 @@ proptest! {
     ) {
         let (memory, disk) = memory();
         let meta = write(&disk, FileId(1), &small_model()).unwrap();
-        let file = memory.contents(&file_name(FileId(1))).unwrap();
+        let file = memory.contents(&file_path(FileId(1))).unwrap();
         let start = footer_start(&memory, FileId(1));
         let mut footer = file[start..file.len() - TRAILER_BYTES].to_vec();
         let mut trailer: [u8; TRAILER_BYTES] = *file.last_chunk().unwrap();

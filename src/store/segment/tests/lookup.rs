@@ -96,9 +96,13 @@ fn check_offsets(
             scanned
         );
         for bytes in [0, 500, u64::MAX] {
-            let range = section.seek_range(offset, bytes);
+            let blocks = section.blocks_from(offset, bytes);
+            let range = blocks[0].range.start..blocks[blocks.len() - 1].range.end;
             prop_assert_eq!(range.start, found);
             prop_assert!(range.end <= section.end_position());
+            let connected = |pair: &[Block]| pair[0].range.end == pair[1].range.start;
+            prop_assert!(blocks.windows(2).all(connected));
+            prop_assert!(blocks.len() == 1 || range.end - range.start <= bytes);
             if batches[wanted].base <= offset {
                 let end = positions[wanted] + batches[wanted].bytes.len() as u64;
                 prop_assert!(range.end >= end);
@@ -119,6 +123,9 @@ fn check_times(
             return Err(TestCaseError::fail("not at the start of a batch"));
         };
         prop_assert!(batches[..at].iter().all(|b| b.max_timestamp < timestamp));
+        let blocks: Vec<Block> = section.blocks_from_time(timestamp).collect();
+        prop_assert_eq!(blocks[0].range.start, found);
+        prop_assert_eq!(blocks[blocks.len() - 1].range.end, section.end_position());
         // No later entry would have done.
         let mut behind = batches[at..].iter().zip(&positions[at..]);
         let first = behind
@@ -187,7 +194,7 @@ fn a_file_has_the_bytes_of_version_1() {
         (key(6, 9), batches(1, &[1], 2)),
     ];
     write(&disk, FileId(5), &model).unwrap();
-    let bytes = memory.contents(&file_name(FileId(5))).unwrap();
+    let bytes = memory.contents(&file_path(FileId(5))).unwrap();
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let lines = [
         "53475345474d4e540100000005000000000000000000000000000000c9d4b26d",

@@ -135,11 +135,11 @@ fn damage_is_never_copied() {
     for (key, batches) in &model {
         let section = store.section(FileId(1), *key).unwrap().unwrap();
         for position in positions(&section, batches) {
-            assert!(memory.flip(&file_name(FileId(1)), position, 1));
+            assert!(memory.flip(&file_path(FileId(1)), position, 1));
             let error = merge(&store, &sources, FileId(2), &no_pace).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
             assert_eq!(store.list_files().unwrap(), [FileId(1)]);
-            assert!(memory.flip(&file_name(FileId(1)), position, 1));
+            assert!(memory.flip(&file_path(FileId(1)), position, 1));
         }
     }
 }

@@ -135,7 +135,7 @@ fn joined(batches: &[Batch]) -> Vec<u8> {
 }
 
 fn footer_start(disk: &MemoryDisk, file: FileId) -> usize {
-    let bytes = disk.contents(&file_name(file)).unwrap();
+    let bytes = disk.contents(&file_path(file)).unwrap();
     u64::from_le_bytes(bytes[bytes.len() - 16..bytes.len() - 8].try_into().unwrap()) as usize
 }
 
@@ -367,7 +367,7 @@ fn foreign_names_are_no_segment_files() {
     ] {
         assert_eq!(file_number(name), None);
     }
-    let name = file_name(FileId(u64::MAX));
+    let name = file_path(FileId(u64::MAX));
     assert_eq!(
         file_number(name.strip_prefix("segments/").unwrap()),
         Some(FileId(u64::MAX))

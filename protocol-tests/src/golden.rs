@@ -1,0 +1,317 @@
+//! A small store with everything in it that a data directory can hold, and the check that it is
+//! all still there.
+//!
+//! `golden/v1` beside this crate is one such directory, written by the release that first had its
+//! formats; every later one has to read it.
+
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig,
+};
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
+use kafka_protocol::messages::{
+    CreatePartitionsRequest, DeleteRecordsRequest, DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest, OffsetCommitRequest, OffsetFetchRequest,
+};
+
+use crate::batch::Batch;
+use crate::calls::*;
+use crate::wire::Wire;
+use crate::{Server, client, wait_for};
+
+/// What a server needs to be told so that time does not change an old store.
+pub const TIMELESS: &[&str] = &[
+    "shard.count=2",
+    "offsets.topic.num.partitions=4",
+    "offsets.retention.minutes=2000000000",
+    "producer.id.expiration.ms=2000000000",
+    "log.retention.ms=-1",
+];
+
+/// Records of each partition and each writing.
+const RECORDS: i64 = 20;
+const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
+const GROUP: &str = "golden-group";
+const TOPICS: [(&str, i32, &[(&str, &str)]); 4] = [
+    (
+        "orders",
+        6,
+        &[("retention.ms", "-1"), ("max.message.bytes", "70000")],
+    ),
+    (
+        "stamped",
+        1,
+        &[
+            ("retention.ms", "-1"),
+            ("message.timestamp.type", "LogAppendTime"),
+        ],
+    ),
+    ("grown", 4, &[("retention.ms", "-1")]),
+    (
+        "codecs",
+        5,
+        &[("retention.ms", "-1"), ("segment.bytes", "1048576")],
+    ),
+];
+
+/// Partitions of a topic while writing number `part` is under way: one grows in between.
+fn partitions(topic: &str, part: i64) -> i32 {
+    match (topic, part) {
+        ("grown", 0) => 2,
+        ("grown", _) => 4,
+        _ => TOPICS.iter().find(|t| t.0 == topic).map_or(0, |t| t.1),
+    }
+}
+
+fn value(topic: &str, partition: i32, offset: i64) -> String {
+    format!("{topic}/{partition}/{offset} {}", "golden ".repeat(20))
+}
+
+/// Fills an empty server in three parts, with two stops between them, and kills it in the end: so
+/// there are segment files, two checkpoints and a journal that is needed.
+pub fn fill(server: &mut Server) {
+    for part in 0..3 {
+        let mut wire = Wire::connect(&server.address());
+        match part {
+            0 => create(&mut wire),
+            1 => change(&mut wire),
+            _ => {}
+        }
+        write(&mut wire, &server.address(), part);
+        if part == 1 {
+            delete_records(&mut wire, "orders", 1, 7);
+        }
+        commit(&mut wire, part);
+        drop(wire);
+        if part < 2 {
+            assert!(server.terminate(), "the server stops well");
+            server.start_again();
+        }
+    }
+    // The journal marks its last entries as synced a moment after it fell idle.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    server.kill();
+}
+
+fn create(wire: &mut Wire) {
+    assert_eq!(create_topic(wire, "deleted", 3, &[]), 0);
+    await_topic(wire, "deleted", 3);
+    let batch = Batch::of(&["this goes"]);
+    assert_eq!(produce(wire, "deleted", 2, &batch).error_code, 0);
+    for (topic, _, configs) in TOPICS {
+        let count = partitions(topic, 0);
+        assert_eq!(create_topic(wire, topic, count, configs), 0, "{topic}");
+        await_topic(wire, topic, count);
+    }
+}
+
+fn change(wire: &mut Wire) {
+    assert_eq!(delete_topic(wire, "deleted"), 0);
+    let grown = CreatePartitionsTopic::default()
+        .with_name(topic_name("grown"))
+        .with_count(4);
+    let request = CreatePartitionsRequest::default()
+        .with_topics(vec![grown])
+        .with_timeout_ms(30_000);
+    assert_eq!(wire.call(3, &request).results[0].error_code, 0);
+    await_topic(wire, "grown", 4);
+    set_config(wire, 4, "", "log.retention.bytes", "123456789");
+    set_config(wire, 2, "stamped", "max.message.bytes", "60000");
+}
+
+fn set_config(wire: &mut Wire, kind: i8, resource: &str, key: &str, value: &str) {
+    let config = AlterableConfig::default()
+        .with_name(text(key))
+        .with_config_operation(0)
+        .with_value(Some(text(value)));
+    let resource = AlterConfigsResource::default()
+        .with_resource_type(kind)
+        .with_resource_name(text(resource))
+        .with_configs(vec![config]);
+    let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+    let answer = wire.call(1, &request).responses.remove(0);
+    assert_eq!(answer.error_code, 0, "{key}: {:?}", answer.error_message);
+}
+
+fn write(wire: &mut Wire, address: &str, part: i64) {
+    for (topic, ..) in TOPICS {
+        for partition in 0..partitions(topic, part) {
+            let from = first_of(topic, partition, part);
+            let values: Vec<String> = (from..from + RECORDS)
+                .map(|offset| value(topic, partition, offset))
+                .collect();
+            if topic == "codecs" {
+                let codec = CODECS[partition as usize];
+                let producer = client::producer(address, &[("compression.codec", codec)]);
+                let values: Vec<Vec<u8>> = values.into_iter().map(String::into_bytes).collect();
+                let fates = client::produce_values(&producer, topic, partition, &values);
+                assert!(fates.iter().all(Result::is_ok), "{fates:?}");
+                continue;
+            }
+            for (n, half) in values.chunks(RECORDS as usize / 2).enumerate() {
+                let values: Vec<&str> = half.iter().map(String::as_str).collect();
+                let batch = producer_batch(topic, partition, part, n, &values);
+                assert_eq!(produce(wire, topic, partition, &batch).error_code, 0);
+            }
+        }
+    }
+}
+
+/// Offset of the first record that a partition gets in a part.
+fn first_of(topic: &str, partition: i32, part: i64) -> i64 {
+    let late = topic == "grown" && partition >= 2;
+    RECORDS * (part - i64::from(late))
+}
+
+/// Partition 0 of each topic is written by an idempotent producer.
+fn producer_batch(topic: &str, partition: i32, part: i64, half: usize, values: &[&str]) -> Batch {
+    let records: Vec<(i64, &str)> = values
+        .iter()
+        .map(|value| (1_700_000_000_000 + part * 1000, *value))
+        .collect();
+    let batch = Batch::at(&records);
+    if partition != 0 || topic == "codecs" {
+        return batch;
+    }
+    let sequence = part * RECORDS + half as i64 * RECORDS / 2;
+    batch.from_producer(77, 3, sequence as i32)
+}
+
+fn delete_records(wire: &mut Wire, topic: &str, partition: i32, before: i64) {
+    let partition = DeleteRecordsPartition::default()
+        .with_partition_index(partition)
+        .with_offset(before);
+    let topic = DeleteRecordsTopic::default()
+        .with_name(topic_name(topic))
+        .with_partitions(vec![partition]);
+    let request = DeleteRecordsRequest::default()
+        .with_topics(vec![topic])
+        .with_timeout_ms(30_000);
+    let answer = wire.call(2, &request);
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+}
+
+fn commit(wire: &mut Wire, part: i64) {
+    let partition = |index: i32| {
+        OffsetCommitRequestPartition::default()
+            .with_partition_index(index)
+            .with_committed_offset(part * 10 + i64::from(index))
+            .with_committed_metadata(Some(text("golden metadata")))
+    };
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(topic_name("orders"))
+        .with_partitions((0..4).map(partition).collect());
+    let request = OffsetCommitRequest::default()
+        .with_group_id(group_id(GROUP))
+        .with_generation_id_or_member_epoch(-1)
+        .with_topics(vec![topic]);
+    let code = with_coordinator(|| wire.call(7, &request).topics[0].partitions[0].error_code);
+    assert_eq!(code, 0);
+}
+
+/// Checks every record, commit, topic and config of a server that runs on a filled store.
+pub fn check(address: &str) {
+    let mut wire = Wire::connect(address);
+    check_topics(&mut wire);
+    for (topic, ..) in TOPICS {
+        for partition in 0..partitions(topic, 2) {
+            check_records(&mut wire, topic, partition);
+        }
+    }
+    check_commits(&mut wire);
+    check_producers(&mut wire);
+}
+
+fn check_topics(wire: &mut Wire) {
+    assert_eq!(describe_topic(wire, "deleted").error_code, 3);
+    for (topic, count, configs) in TOPICS {
+        let found = describe_topic(wire, topic);
+        assert_eq!(
+            (found.error_code, found.partitions.len()),
+            (0, count as usize)
+        );
+        for (key, value) in configs {
+            assert_eq!(
+                config(wire, 2, topic, key).as_deref(),
+                Some(*value),
+                "{topic} {key}"
+            );
+        }
+    }
+    let changed = config(wire, 2, "stamped", "max.message.bytes");
+    assert_eq!(changed.as_deref(), Some("60000"));
+    let inherited = config(wire, 2, "codecs", "retention.bytes");
+    assert_eq!(inherited.as_deref(), Some("123456789"));
+}
+
+fn config(wire: &mut Wire, kind: i8, resource: &str, key: &str) -> Option<String> {
+    let resource = DescribeConfigsResource::default()
+        .with_resource_type(kind)
+        .with_resource_name(text(resource))
+        .with_configuration_keys(Some(vec![text(key)]));
+    let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
+    let mut answer = wire.call(4, &request).results.remove(0);
+    assert_eq!(answer.error_code, 0, "{:?}", answer.error_message);
+    answer.configs.pop()?.value.map(|value| value.to_string())
+}
+
+fn check_records(wire: &mut Wire, topic: &str, partition: i32) {
+    let start = if (topic, partition) == ("orders", 1) {
+        7
+    } else {
+        0
+    };
+    let end = first_of(topic, partition, 3);
+    let earliest = list_offsets(wire, topic, partition, -2).offset;
+    let latest = list_offsets(wire, topic, partition, -1).offset;
+    assert_eq!((earliest, latest), (start, end), "{topic}-{partition}");
+    let seen = client::read_partition(
+        &wire.peer(),
+        topic,
+        partition,
+        start,
+        (end - start) as usize,
+    );
+    for (offset, record) in (start..end).zip(seen) {
+        let expected = value(topic, partition, offset);
+        assert_eq!(record.offset, offset, "{topic}-{partition}");
+        assert_eq!(String::from_utf8_lossy(&record.value), expected);
+    }
+}
+
+fn check_commits(wire: &mut Wire) {
+    let topic = OffsetFetchRequestTopic::default()
+        .with_name(topic_name("orders"))
+        .with_partition_indexes((0..4).collect());
+    let request = OffsetFetchRequest::default()
+        .with_group_id(group_id(GROUP))
+        .with_topics(Some(vec![topic]));
+    let answer = wait_for("the coordinator serves", || {
+        let answer = wire.call(7, &request);
+        (answer.error_code == 0).then_some(answer)
+    });
+    for partition in &answer.topics[0].partitions {
+        let expected = 20 + i64::from(partition.partition_index);
+        assert_eq!(partition.committed_offset, expected);
+        let metadata = partition.metadata.as_ref().map(|m| m.as_str());
+        assert_eq!(metadata, Some("golden metadata"));
+    }
+}
+
+/// A batch that was there already is answered with its old offset.
+fn check_producers(wire: &mut Wire) {
+    for topic in ["orders", "grown"] {
+        let values: Vec<String> = (50..60).map(|offset| value(topic, 0, offset)).collect();
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        let batch = producer_batch(topic, 0, 2, 1, &values);
+        let answer = produce(wire, topic, 0, &batch);
+        assert_eq!((answer.error_code, answer.base_offset), (0, 50), "{topic}");
+    }
+}

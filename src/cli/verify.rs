@@ -1,0 +1,118 @@
+//! `shardgate verify`: is everything in a stopped data directory as it was written?
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use super::{FAILED, USAGE};
+use crate::catalog::Environment;
+use crate::config::{Config, Loaded};
+use crate::partition::verify::{self, Report};
+use crate::store::backend::Disk;
+use crate::store::backend::disk::DiskDir;
+use crate::store::format::{Format, FormatError};
+
+/// Checks the data directory and prints what was found. 0: clean, 1: damage, 2: not possible.
+pub fn run(loaded: &Loaded, json: bool) -> ExitCode {
+    let config = &loaded.config;
+    let checked = match check(config) {
+        Ok(report) => report,
+        Err(Refusal::Damaged(why)) => {
+            let mut report = Report::default();
+            report.damage(Some("format".to_owned()), why, "see above");
+            report
+        }
+        Err(Refusal::Usage(why)) => {
+            eprintln!("shardgate verify: {}: {why}", config.data_dir.display());
+            return ExitCode::from(USAGE);
+        }
+    };
+    let text = if json {
+        serde_json::to_string_pretty(&checked).map_or_else(|e| e.to_string(), |text| text + "\n")
+    } else {
+        words(&checked, config)
+    };
+    // A closed pipe downstream changes nothing about the directory.
+    io::stdout().write_all(text.as_bytes()).ok();
+    if checked.damage.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FAILED)
+    }
+}
+
+enum Refusal {
+    /// There is nothing that could be checked.
+    Usage(String),
+    /// The format file itself.
+    Damaged(String),
+}
+
+fn check(config: &Config) -> Result<Report, Refusal> {
+    let usage = |e: &dyn std::fmt::Display| Refusal::Usage(e.to_string());
+    let directory = DiskDir::open_locked_to_read(&config.data_dir).map_err(|e| usage(&e))?;
+    let disk: Arc<dyn Disk> = Arc::new(directory);
+    let names = disk.list("").map_err(|e| usage(&e))?;
+    if !names.iter().any(|name| name == "format") {
+        return Err(Refusal::Usage(
+            "there is no format file, so this is no shardgate data directory".to_owned(),
+        ));
+    }
+    let format = Format::open(disk.as_ref()).map_err(|error| match error {
+        FormatError::Damaged(_) => Refusal::Damaged(error.to_string()),
+        other => usage(&other),
+    })?;
+    let environment = Environment {
+        node_id: config.node_id,
+        fixed: config.properties.clone(),
+    };
+    let quiet = tracing::subscriber::NoSubscriber::default();
+    // What recovery logs is about a start, and would be misleading here.
+    Ok(tracing::subscriber::with_default(quiet, || {
+        verify::verify(&disk, &format, environment, &progress)
+    }))
+}
+
+fn progress(done: u64, total: u64) {
+    let mut terminal = io::stderr();
+    if terminal.is_terminal() {
+        let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
+        let end = if done >= total { "\r          \r" } else { "" };
+        write!(terminal, "\rjournal: {percent} %{end}").ok();
+    }
+}
+
+fn words(report: &Report, config: &Config) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    for finding in &report.damage {
+        let _ = writeln!(out, "DAMAGE  {}", finding.what);
+        let _ = writeln!(out, "        {}", finding.advice);
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "note    {note}");
+    }
+    let _ = writeln!(
+        out,
+        "{}: journal {} files, {} groups, {} entries; checkpoint {} roots, {} sections; segments \
+         {} files, {} bytes; {} topics, {} partitions, {} batches in segments",
+        config.data_dir.display(),
+        report.journal_files,
+        report.journal_groups,
+        report.journal_entries,
+        report.checkpoint_roots,
+        report.checkpoint_sections,
+        report.segment_files,
+        report.segment_bytes,
+        report.topics,
+        report.partitions,
+        report.batches,
+    );
+    let _ = match report.damage.len() {
+        0 => writeln!(out, "clean"),
+        1 => writeln!(out, "1 thing is damaged"),
+        n => writeln!(out, "{n} things are damaged"),
+    };
+    out
+}

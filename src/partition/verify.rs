@@ -1,0 +1,562 @@
+//! A check of a stopped data directory: every file by itself, then the store as a start would
+//! find it. Nothing is written: recovery runs on an overlay that keeps its changes in memory.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::catalog::{Environment, Topic};
+use crate::clock::SystemClock;
+use crate::partition::log::{Bounds, Partition};
+use crate::partition::recovery::{Progress, Recovered, recover};
+use crate::partition::registry::RegistryOptions;
+use crate::protocol::batch::Batches;
+use crate::shard::Layout;
+use crate::store::backend::Disk;
+use crate::store::backend::overlay::Overlay;
+use crate::store::checkpoint::CheckpointStore;
+use crate::store::format::Format;
+use crate::store::journal::{DamagedGroup, FileJournal, JournalOptions};
+use crate::store::segment::{ReadError, SegmentStore, file_path};
+use crate::types::{FileId, Offset, PartitionKey};
+
+const RESTORE: &str = "stop the server and put the file back from a copy of this directory";
+const JOURNAL_ADVICE: &str = "a start is refused or stops there; restore the whole directory from \
+     a copy, or accept the loss of everything from there on with journal.truncate.corruption=true";
+const CHECKPOINT_ADVICE: &str = "a start uses the other checkpoint and the journal; check the device, then start the server: \
+     the next checkpoint replaces the damaged one";
+const SEGMENT_ADVICE: &str = "these offsets answer KAFKA_STORAGE_ERROR, all others are served; put the file back from a \
+     copy, or delete the records up to there (kafka-delete-records) to go on without them";
+const REPORT_ADVICE: &str = "keep a copy of the directory and report it";
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The file, relative to the data directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The topic that is affected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topic: Option<String>,
+    /// The partition that is affected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition: Option<u32>,
+    /// The first offset in doubt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_offset: Option<Offset>,
+    /// The last offset in doubt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_offset: Option<Offset>,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub advice: String,
+}
+
+/// What was looked at, and what was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Journal files with groups.
+    pub journal_files: u64,
+    /// Groups in them.
+    pub journal_groups: u64,
+    /// Entries in those.
+    pub journal_entries: u64,
+    /// Checkpoint roots.
+    pub checkpoint_roots: usize,
+    /// Checkpoint sections.
+    pub checkpoint_sections: usize,
+    /// Segment files.
+    pub segment_files: usize,
+    /// Bytes of them.
+    pub segment_bytes: u64,
+    /// Topics.
+    pub topics: usize,
+    /// Partitions.
+    pub partitions: usize,
+    /// Record batches whose checksums and offsets were checked.
+    pub batches: u64,
+    /// What is as it may be after a crash, and is put in order by the next start.
+    pub notes: Vec<String>,
+    /// What is wrong. Empty for a clean directory.
+    pub damage: Vec<Finding>,
+}
+
+impl Report {
+    /// Notes something that is wrong with no offsets of its own.
+    pub fn damage(&mut self, file: Option<String>, what: impl ToString, advice: &str) {
+        self.damage.push(Finding {
+            file,
+            topic: None,
+            partition: None,
+            first_offset: None,
+            last_offset: None,
+            what: what.to_string(),
+            advice: advice.to_owned(),
+        });
+    }
+}
+
+/// Checks a data directory whose lock the caller holds.
+pub fn verify(
+    disk: &Arc<dyn Disk>,
+    format: &Format,
+    environment: Environment,
+    progress: Progress<'_>,
+) -> Report {
+    let mut report = Report::default();
+    let above = || Arc::new(Overlay::new(Arc::clone(disk))) as Arc<dyn Disk>;
+    let sound =
+        check_checkpoint(&mut report, above()) & check_journal(&mut report, above(), format);
+    let segments = SegmentStore::new(above(), 16 << 20);
+    let files = check_segment_files(&mut report, &segments);
+    match open(above(), format, environment, progress) {
+        Ok(store) => {
+            let check = Check {
+                report: &mut report,
+                store: &store,
+                segments: &segments,
+                files,
+            };
+            check.run();
+        }
+        Err(why) => {
+            if sound {
+                report.damage(None, format!("a start would fail: {why}"), REPORT_ADVICE);
+            } else {
+                report
+                    .notes
+                    .push(format!("a start would be refused: {why}"));
+            }
+            for (file, flaws) in files.bad {
+                for flaw in flaws {
+                    let finding = flaw.finding(file, None);
+                    report.damage.push(finding);
+                }
+            }
+        }
+    }
+    report
+}
+
+fn open(
+    disk: Arc<dyn Disk>,
+    format: &Format,
+    environment: Environment,
+    progress: Progress<'_>,
+) -> Result<Recovered, String> {
+    let options = RegistryOptions {
+        tail_bytes: 1 << 20,
+        producers_per_partition: usize::MAX,
+        reserve_bytes: 0,
+        read_bytes: 8 << 20,
+        producer_expiration_ms: i64::MAX,
+    };
+    recover(
+        &disk,
+        JournalOptions::new(format.store_id),
+        options,
+        16 << 20,
+        environment,
+        Arc::new(SystemClock::new()),
+        Arc::new(|_| ()),
+        progress,
+    )
+}
+
+fn check_checkpoint(report: &mut Report, disk: Arc<dyn Disk>) -> bool {
+    match CheckpointStore::verify(disk) {
+        Ok(found) => {
+            report.checkpoint_roots = found.roots;
+            report.checkpoint_sections = found.sections;
+            let sound = found.damage.is_empty();
+            for what in found.damage {
+                let file = what
+                    .split([' ', ':'])
+                    .find(|word| word.starts_with("root-") || word.starts_with("section-"))
+                    .map(|name| format!("checkpoint/{name}"));
+                report.damage(file, what, CHECKPOINT_ADVICE);
+            }
+            sound
+        }
+        Err(error) => {
+            report.damage(None, error, RESTORE);
+            false
+        }
+    }
+}
+
+fn check_journal(report: &mut Report, disk: Arc<dyn Disk>, format: &Format) -> bool {
+    let opened = FileJournal::open(disk, JournalOptions::new(format.store_id));
+    let found = opened.and_then(|opened| {
+        if let Some(cut) = opened.cut() {
+            report.notes.push(format!("the next start will {cut}"));
+        }
+        opened.verify()
+    });
+    match found {
+        Ok(found) => {
+            report.journal_files = found.files;
+            report.journal_groups = found.groups;
+            report.journal_entries = found.entries;
+            let words = |group: &DamagedGroup| {
+                format!(
+                    "{} is damaged at byte {}: {} (entries {} to {})",
+                    group.file, group.place, group.why, group.first, group.last
+                )
+            };
+            for group in &found.damage {
+                report.damage(Some(group.file.clone()), words(group), JOURNAL_ADVICE);
+            }
+            for group in &found.unneeded {
+                let note = format!("{}; nothing needs them any more", words(group));
+                report.notes.push(note);
+            }
+            found.damage.is_empty()
+        }
+        Err(error) => {
+            report.damage(error.file().map(str::to_owned), error, JOURNAL_ADVICE);
+            false
+        }
+    }
+}
+
+/// Something wrong inside one segment file.
+struct Flaw {
+    range: Option<(PartitionKey, Offset, Offset)>,
+    what: String,
+}
+
+impl Flaw {
+    fn finding(self, file: FileId, topic: Option<&Topic>) -> Finding {
+        let name = file_path(file);
+        let what = match self.range {
+            Some((key, start, end)) => {
+                let place = match topic {
+                    Some(topic) => format!("{}-{}", topic.name, key.index),
+                    None => format!("(topic number / partition) {key}"),
+                };
+                format!(
+                    "{name}: offsets {start} to {} of {place}: {}",
+                    end - 1,
+                    self.what
+                )
+            }
+            None => format!("{name}: {}", self.what),
+        };
+        Finding {
+            file: Some(name),
+            topic: topic.map(|topic| topic.name.to_string()),
+            partition: self.range.map(|(key, ..)| key.index),
+            first_offset: self.range.map(|(_, start, _)| start),
+            last_offset: self.range.map(|(.., end)| end - 1),
+            what,
+            advice: SEGMENT_ADVICE.to_owned(),
+        }
+    }
+}
+
+/// What the check of the files one by one gives to that of the whole.
+struct Files {
+    there: BTreeSet<FileId>,
+    bad: std::collections::BTreeMap<FileId, Vec<Flaw>>,
+}
+
+fn check_segment_files(report: &mut Report, segments: &SegmentStore) -> Files {
+    let mut files = Files {
+        there: BTreeSet::new(),
+        bad: Default::default(),
+    };
+    match segments.list_files() {
+        Ok(there) => files.there.extend(there),
+        Err(error) => report.damage(
+            Some("segments".to_owned()),
+            format!("the folder of segment files cannot be listed: {error}"),
+            "check the device and the folder's permissions",
+        ),
+    }
+    report.segment_files = files.there.len();
+    for &file in &files.there {
+        let flaws = match segments.verify(file) {
+            Ok(found) => {
+                report.segment_bytes += found.bytes;
+                let flaw = |damage: crate::store::segment::Damage| Flaw {
+                    range: Some((damage.key, damage.start, damage.end)),
+                    what: damage.what,
+                };
+                found.damage.into_iter().map(flaw).collect()
+            }
+            Err(error) => vec![Flaw {
+                range: None,
+                what: plain(&error),
+            }],
+        };
+        if !flaws.is_empty() {
+            files.bad.insert(file, flaws);
+        }
+    }
+    files
+}
+
+fn plain(error: &ReadError) -> String {
+    match error {
+        ReadError::Damaged { what, .. } => format!("the file cannot be read at all: {what}"),
+        other => other.to_string(),
+    }
+}
+
+struct Check<'a> {
+    report: &'a mut Report,
+    store: &'a Recovered,
+    segments: &'a SegmentStore,
+    files: Files,
+}
+
+impl Check<'_> {
+    fn run(mut self) {
+        let image = self.store.catalog.image();
+        let listed: BTreeSet<FileId> = self.store.registry.listed_files();
+        for file in listed.difference(&self.files.there) {
+            let flaw = Flaw {
+                range: None,
+                what: "the file is missing".to_owned(),
+            };
+            self.report.damage.push(flaw.finding(*file, None));
+        }
+        for (file, flaws) in std::mem::take(&mut self.files.bad) {
+            for flaw in flaws {
+                let topic = flaw
+                    .range
+                    .and_then(|(key, ..)| image.topic_by_no(key.topic));
+                let finding = flaw.finding(file, topic.map(AsRef::as_ref));
+                if listed.contains(&file) {
+                    self.report.damage.push(finding);
+                } else {
+                    self.report.notes.push(format!(
+                        "{}; no list names the file, and the next start removes it",
+                        finding.what
+                    ));
+                }
+            }
+        }
+        for file in self.files.there.difference(&listed) {
+            self.report.notes.push(format!(
+                "{}: no list names the file; the next start removes it",
+                file_path(*file)
+            ));
+        }
+        for topic in image.topics() {
+            self.report.topics += 1;
+            self.check_layout(topic);
+            for index in 0..topic.partitions {
+                self.report.partitions += 1;
+                self.check_partition(topic, index);
+            }
+        }
+    }
+
+    fn check_layout(&mut self, topic: &Topic) {
+        let layout = &topic.layout;
+        let wrong = match Layout::from_parts(layout.parts().clone()) {
+            Err(error) => Some(error.to_string()),
+            Ok(_) if layout.partitions() != topic.partitions => Some(format!(
+                "its layout has {} slots for {} partitions",
+                layout.partitions(),
+                topic.partitions
+            )),
+            Ok(_) => (0..topic.partitions).find_map(|index| lineage_flaw(layout, index)),
+        };
+        if let Some(wrong) = wrong {
+            let what = format!("topic {}: {wrong}", topic.name);
+            self.report.damage(None, what, REPORT_ADVICE);
+        }
+    }
+
+    fn check_partition(&mut self, topic: &Topic, index: u32) {
+        let key = PartitionKey {
+            topic: topic.no,
+            index,
+        };
+        let Some(partition) = self.store.registry.get(key) else {
+            self.flaw(topic, key, None, "the partition is in no shard".to_owned());
+            return;
+        };
+        let (bounds, pieces) = pieces(&partition);
+        for gap in gaps(bounds, &pieces) {
+            let compacted = topic.settings.cleanup_compact;
+            if !(compacted && gap.missing) {
+                self.flaw(topic, key, Some((gap.start, gap.end)), gap.words());
+            }
+        }
+        let next = partition
+            .shard()
+            .locked(|shard| shard.partition(index).map(|sequence| sequence.next_offset));
+        if next != Some(bounds.high_watermark) {
+            let what = format!(
+                "the next offset is {next:?} and the high watermark {}",
+                bounds.high_watermark
+            );
+            self.flaw(topic, key, None, what);
+        }
+        for piece in pieces {
+            if let Piece {
+                file: Some(file), ..
+            } = piece
+                && self.files.there.contains(&file)
+            {
+                self.check_section(topic, key, file);
+            }
+        }
+    }
+
+    /// Every batch of a section: its checksum, and that offsets go on without a hole.
+    fn check_section(&mut self, topic: &Topic, key: PartitionKey, file: FileId) {
+        let Ok(Some(section)) = self.segments.section(file, key) else {
+            return;
+        };
+        for block in section.blocks() {
+            let Ok(bytes) = self.segments.read(file, block.range.clone()) else {
+                continue;
+            };
+            // Bytes that fail the block's checksum were reported with the file.
+            if crc32c::crc32c(&bytes) != block.crc {
+                continue;
+            }
+            let flaw = batches_flaw(&bytes, block.start, block.end, &mut self.report.batches);
+            if let Some(what) = flaw {
+                let range = Some((key, block.start, block.end));
+                let finding = Flaw { range, what }.finding(file, Some(topic));
+                self.report.damage.push(finding);
+            }
+        }
+    }
+
+    fn flaw(
+        &mut self,
+        topic: &Topic,
+        key: PartitionKey,
+        range: Option<(Offset, Offset)>,
+        what: String,
+    ) {
+        self.report.damage.push(Finding {
+            file: None,
+            topic: Some(topic.name.to_string()),
+            partition: Some(key.index),
+            first_offset: range.map(|(start, _)| start),
+            last_offset: range.map(|(_, end)| end - 1),
+            what: format!("{}-{}: {what}", topic.name, key.index),
+            advice: SEGMENT_ADVICE.to_owned(),
+        });
+    }
+}
+
+fn lineage_flaw(layout: &Layout, partition: u32) -> Option<String> {
+    let links = layout.links(partition);
+    let known = links.iter().all(|link| layout.shard(link.shard).is_some());
+    let rising = links.windows(2).all(|pair| pair[0].start <= pair[1].start);
+    let current = links.last().map(|link| link.shard) == layout.shard_of(partition);
+    let all = known && rising && current;
+    (!all).then(|| format!("the lineage of partition {partition} does not lead to its shard"))
+}
+
+/// Consecutive offsets that lie in one place.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start: Offset,
+    end: Offset,
+    /// `None` for the journal.
+    file: Option<FileId>,
+}
+
+/// A partition's records, in offset order.
+fn pieces(partition: &Partition) -> (Bounds, Vec<Piece>) {
+    partition.search(|bounds, files, tail| {
+        let sections = files.iter().filter_map(|file| {
+            let section = file.meta.section(partition.key)?;
+            Some(Piece {
+                start: section.start,
+                end: section.end,
+                file: Some(file.meta.file),
+            })
+        });
+        let batches = tail.iter().map(|batch| Piece {
+            start: batch.base,
+            end: batch.last + 1,
+            file: None,
+        });
+        let mut pieces: Vec<Piece> = sections
+            .chain(batches)
+            .filter(|piece| piece.end > bounds.log_start)
+            .collect();
+        pieces.sort_by_key(|piece| (piece.start, piece.end));
+        (bounds, pieces)
+    })
+}
+
+/// Offsets that are nowhere, or in two places.
+struct Gap {
+    start: Offset,
+    end: Offset,
+    missing: bool,
+}
+
+impl Gap {
+    fn words(&self) -> String {
+        let (start, last) = (self.start, self.end - 1);
+        if self.missing {
+            format!("offsets {start} to {last} are in no readable file and not in the journal")
+        } else {
+            format!("offsets {start} to {last} are there twice")
+        }
+    }
+}
+
+fn gaps(bounds: Bounds, pieces: &[Piece]) -> Vec<Gap> {
+    let mut found = Vec::new();
+    let mut next = bounds.log_start;
+    let mut first = true;
+    for piece in pieces {
+        if piece.start != next && !(first && piece.start < next) {
+            let missing = piece.start > next;
+            found.push(Gap {
+                start: next.min(piece.start),
+                end: next.max(piece.start).min(piece.end.max(next)),
+                missing,
+            });
+        }
+        first = false;
+        next = next.max(piece.end);
+    }
+    if next != bounds.high_watermark {
+        found.push(Gap {
+            start: next.min(bounds.high_watermark),
+            end: next.max(bounds.high_watermark),
+            missing: next < bounds.high_watermark,
+        });
+    }
+    found
+}
+
+/// What is wrong with the batches of a block, if anything.
+fn batches_flaw(bytes: &[u8], start: Offset, end: Offset, count: &mut u64) -> Option<String> {
+    let mut next = start;
+    for batch in Batches::new(bytes) {
+        let view = match batch {
+            Ok(view) => view,
+            Err(error) => return Some(format!("a batch cannot be read: {error}")),
+        };
+        *count += 1;
+        let base = view.info.base_offset;
+        if let Err(error) = view.check_crc() {
+            return Some(format!("the batch at offset {base} is damaged: {error}"));
+        }
+        if base < next {
+            return Some(format!(
+                "a batch at offset {base} comes behind offset {next}"
+            ));
+        }
+        next = view.info.last_offset() + 1;
+    }
+    (next > end).then(|| format!("its last batch ends at {next}, the index says {end}"))
+}
