@@ -15,7 +15,7 @@ use crate::handlers::fetch::session::Sessions;
 use crate::metrics::Metrics;
 use crate::partition::Registry;
 use crate::partition::maintenance::{Maintenance, MaintenanceOptions};
-use crate::partition::recovery::{self, Fatal, Progress};
+use crate::partition::recovery::{self, Fatal, Opening, Progress};
 use crate::partition::registry::RegistryOptions;
 use crate::store::backend::Disk;
 use crate::store::backend::disk::DiskDir;
@@ -73,19 +73,18 @@ impl Broker {
         let format = Format::open_or_create(disk.as_ref())
             .map_err(|e| format!("data directory {}: {e}", config.data_dir.display()))?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let opened = recovery::open(
-            &disk,
-            journal_options(&config, &format),
-            registry_options(&config),
-            config.budgets.footers,
-            Environment {
+        let opening = Opening {
+            journal: journal_options(&config, &format),
+            registry: registry_options(&config),
+            footer_bytes: config.budgets.footers,
+            environment: Environment {
                 node_id: config.node_id,
                 fixed: config.properties.clone(),
             },
-            Arc::clone(&clock),
-            Arc::clone(&fatal),
-            progress,
-        )?;
+            clock: Arc::clone(&clock),
+            fatal: Arc::clone(&fatal),
+        };
+        let opened = recovery::open(&disk, opening, progress)?;
         let (partitions, catalog) = (Arc::clone(&opened.registry), Arc::clone(&opened.catalog));
         let opened_journal = Arc::clone(&opened.journal);
         let journal: Arc<dyn Journal> = Arc::clone(&opened_journal) as _;

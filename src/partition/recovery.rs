@@ -46,27 +46,30 @@ pub(crate) struct Recovered {
     pub(crate) checkpointer: Checkpointer,
 }
 
+/// What a start is told.
+pub struct Opening {
+    /// How the journal works.
+    pub journal: JournalOptions,
+    /// Bounds of the registry.
+    pub registry: RegistryOptions,
+    /// Memory for cached segment footers.
+    pub footer_bytes: u64,
+    /// What the catalog depends on besides its changes.
+    pub environment: Environment,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Ends the process.
+    pub fatal: Fatal,
+}
+
 /// Opens the store on a disk whose lock the caller holds.
 pub fn open(
     disk: &Arc<dyn Disk>,
-    journal_options: JournalOptions,
-    options: RegistryOptions,
-    footer_bytes: u64,
-    environment: Environment,
-    clock: Arc<dyn Clock>,
-    fatal: Fatal,
+    opening: Opening,
     progress: Progress<'_>,
 ) -> Result<Opened, String> {
-    let recovered = recover(
-        disk,
-        journal_options,
-        options,
-        footer_bytes,
-        environment,
-        clock,
-        Arc::clone(&fatal),
-        progress,
-    )?;
+    let fatal = Arc::clone(&opening.fatal);
+    let recovered = recover(disk, opening, progress)?;
     let (registry, catalog) = (recovered.registry, recovered.catalog);
     let journal = recovered.journal.start(Arc::clone(&registry) as _, fatal);
     registry.attach(Arc::clone(&journal) as _);
@@ -81,34 +84,28 @@ pub fn open(
 }
 
 /// Checkpoint and journal into a registry that is ready but for its journal.
-#[expect(clippy::too_many_arguments, reason = "what a start is told, once")]
 pub(crate) fn recover(
     disk: &Arc<dyn Disk>,
-    journal_options: JournalOptions,
-    options: RegistryOptions,
-    footer_bytes: u64,
-    environment: Environment,
-    clock: Arc<dyn Clock>,
-    fatal: Fatal,
+    opening: Opening,
     progress: Progress<'_>,
 ) -> Result<Recovered, String> {
     let (checkpoints, loaded) =
         CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
-    let segments = Arc::new(SegmentStore::new(Arc::clone(disk), footer_bytes));
-    let start = Start::from_checkpoint(loaded, environment)?;
+    let segments = Arc::new(SegmentStore::new(Arc::clone(disk), opening.footer_bytes));
+    let start = Start::from_checkpoint(loaded, opening.environment)?;
     let catalog = Arc::new(Catalog::new(start.image));
     let registry = Arc::new(Registry::new(
-        options,
+        opening.registry,
         Arc::clone(&catalog),
         Arc::clone(&segments),
-        clock,
-        fatal,
+        opening.clock,
+        opening.fatal,
         Arc::clone(disk),
     ));
     registry.restore(&start.root, &start.sections)?;
 
     let mut opened =
-        FileJournal::open(Arc::clone(disk), journal_options).map_err(|e| e.to_string())?;
+        FileJournal::open(Arc::clone(disk), opening.journal).map_err(|e| e.to_string())?;
     let replay = Replay {
         captured: start.captured,
     };

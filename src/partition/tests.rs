@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::catalog::{Environment, NewTopic, Topic};
 use crate::clock::SystemClock;
-use crate::partition::recovery::{self, Opened};
+use crate::partition::recovery::{self, Opened, Opening};
 use crate::partition::registry::RegistryOptions;
 use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::time_search::Target;
@@ -44,17 +44,15 @@ impl Store {
             read_bytes: 1 << 20,
         };
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        let opened = recovery::open(
-            &shared,
+        let opening = Opening {
             journal,
-            options,
-            1 << 20,
-            Environment::default(),
-            Arc::new(SystemClock::new()),
-            Arc::new(|reason| panic!("the store gave up: {reason}")),
-            &|_, _| {},
-        )
-        .expect("the store opens");
+            registry: options,
+            footer_bytes: 1 << 20,
+            environment: Environment::default(),
+            clock: Arc::new(SystemClock::new()),
+            fatal: Arc::new(|reason| panic!("the store gave up: {reason}")),
+        };
+        let opened = recovery::open(&shared, opening, &|_, _| {}).expect("the store opens");
         Self { disk, opened }
     }
 
