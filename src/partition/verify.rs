@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::catalog::{Environment, Topic};
 use crate::clock::SystemClock;
 use crate::partition::log::{Bounds, Partition};
-use crate::partition::recovery::{Progress, Recovered, recover};
+use crate::partition::recovery::{Opening, Progress, Recovered, recover};
 use crate::partition::registry::RegistryOptions;
 use crate::protocol::batch::Batches;
 use crate::shard::Layout;
@@ -153,16 +153,15 @@ fn open(
         read_bytes: 8 << 20,
         producer_expiration_ms: i64::MAX,
     };
-    recover(
-        &disk,
-        JournalOptions::new(format.store_id),
-        options,
-        16 << 20,
+    let opening = Opening {
+        journal: JournalOptions::new(format.store_id),
+        registry: options,
+        footer_bytes: 16 << 20,
         environment,
-        Arc::new(SystemClock::new()),
-        Arc::new(|_| ()),
-        progress,
-    )
+        clock: Arc::new(SystemClock::new()),
+        fatal: Arc::new(|_| ()),
+    };
+    recover(&disk, opening, progress)
 }
 
 fn check_checkpoint(report: &mut Report, disk: Arc<dyn Disk>) -> bool {
