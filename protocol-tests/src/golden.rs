@@ -9,6 +9,9 @@ use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
 };
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use std::fs;
+use std::path::Path;
+
 use kafka_protocol::messages::incremental_alter_configs_request::{
     AlterConfigsResource, AlterableConfig,
 };
@@ -155,7 +158,8 @@ fn write(wire: &mut Wire, address: &str, part: i64) {
                 assert!(fates.iter().all(Result::is_ok), "{fates:?}");
                 continue;
             }
-            for (n, half) in values.chunks(RECORDS as usize / 2).enumerate() {
+            let parts = if partition == 0 { 2 } else { 1 };
+            for (n, half) in values.chunks(RECORDS as usize / parts).enumerate() {
                 let values: Vec<&str> = half.iter().map(String::as_str).collect();
                 let batch = producer_batch(topic, partition, part, n, &values);
                 assert_eq!(produce(wire, topic, partition, &batch).error_code, 0);
@@ -214,6 +218,38 @@ fn commit(wire: &mut Wire, part: i64) {
         .with_topics(vec![topic]);
     let code = with_coordinator(|| wire.call(7, &request).topics[0].partitions[0].error_code);
     assert_eq!(code, 0);
+}
+
+/// Copies a store without the zeros at the end of journal files, which tell nothing.
+pub fn copy_compact(from: &Path, to: &Path) {
+    copy(from, to, &|folder, bytes| {
+        if folder != "journal" {
+            return Some(bytes);
+        }
+        let used = bytes.iter().rposition(|byte| *byte != 0)? + 1;
+        let end = used.next_multiple_of(4096).min(bytes.len());
+        Some(bytes[..end].to_vec())
+    });
+}
+
+/// Copies a store as it is.
+pub fn copy_whole(from: &Path, to: &Path) {
+    copy(from, to, &|_, bytes| Some(bytes));
+}
+
+type Change<'a> = &'a dyn Fn(&str, Vec<u8>) -> Option<Vec<u8>>;
+
+fn copy(from: &Path, to: &Path, change: Change<'_>) {
+    fs::create_dir_all(to).expect("make a folder");
+    let folder = from.file_name().unwrap_or_default().to_string_lossy();
+    for entry in fs::read_dir(from).expect("read a folder").flatten() {
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &target, change);
+        } else if let Some(bytes) = change(&folder, fs::read(&path).expect("read a file")) {
+            fs::write(target, bytes).expect("write a file");
+        }
+    }
 }
 
 /// Checks every record, commit, topic and config of a server that runs on a filled store.

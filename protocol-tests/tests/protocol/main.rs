@@ -4,6 +4,7 @@ mod connection;
 mod crash;
 mod edges;
 mod fetch;
+mod golden;
 mod groups;
 mod listeners;
 mod offsets;

@@ -1,0 +1,52 @@
+//! Stores of earlier releases, kept in `protocol-tests/golden`: this release reads each of them.
+//!
+//! A new version of a format gets a store of its own:
+//! `GOLDEN_TO=protocol-tests/golden/v2 cargo test -p protocol-tests golden::make -- --ignored`
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use protocol_tests::server::binary;
+use protocol_tests::{Server, foreign, golden};
+
+fn stores() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+fn reads(version: &str) {
+    if foreign().is_some() {
+        return;
+    }
+    let mut server = Server::stopped(golden::TIMELESS);
+    golden::copy_whole(&stores().join(version), &server.data());
+    let verified = Command::new(binary())
+        .arg("verify")
+        .arg("--set")
+        .arg(format!("log.dirs={}", server.data().display()))
+        .output()
+        .expect("run verify");
+    let text = String::from_utf8_lossy(&verified.stdout).into_owned();
+    assert!(verified.status.success(), "{text}");
+    server.start_again();
+    golden::check(&server.address());
+    // What was read is written anew, and read once more.
+    assert!(server.terminate());
+    server.start_again();
+    golden::check(&server.address());
+}
+
+#[test]
+fn version_1_is_read() {
+    reads("v1");
+}
+
+#[test]
+#[ignore = "writes the store that the tests above read"]
+fn make() {
+    let to = std::env::var("GOLDEN_TO").expect("GOLDEN_TO names the folder to write");
+    let to = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(to);
+    assert!(!to.exists(), "{} is there already", to.display());
+    let mut server = Server::with_settings(golden::TIMELESS);
+    golden::fill(&mut server);
+    golden::copy_compact(&server.data(), &to);
+}
