@@ -38,11 +38,15 @@ pub const TIMELESS: &[&str] = &[
     "log.retention.ms=-1",
 ];
 
+/// A topic's name, partitions and configs.
+type Described = (&'static str, i32, &'static [(&'static str, &'static str)]);
+
 /// Records of each partition and each writing.
 const RECORDS: i64 = 20;
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
 const GROUP: &str = "golden-group";
-const TOPICS: [(&str, i32, &[(&str, &str)]); 4] = [
+/// Name, partitions and configs of each topic.
+const TOPICS: [Described; 4] = [
     (
         "orders",
         6,

@@ -123,6 +123,8 @@ fn round_of(broker: &Broker, options: &Options) -> Vec<Figure> {
     figures.push(("pre-encoded produce, server CPU", "s/GB", cpu));
     figures.push(("memory after the loads", "MiB", after.resident_mib));
 
+    // What the loads left behind is written out first.
+    std::thread::sleep(Duration::from_secs(5));
     let mut times = load::latencies(&address, &targets[0], 200, 2000);
     times.sort_unstable();
     for (name, part) in [
