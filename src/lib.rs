@@ -32,3 +32,6 @@ pub mod protocol;
 pub mod shard;
 pub mod store;
 pub mod types;
+
+#[cfg(test)]
+mod sim;

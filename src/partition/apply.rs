@@ -99,7 +99,7 @@ impl Registry {
 
     /// Brings the sequencing side up, which runs ahead of the journal at all other times.
     fn replay_batch(&self, partition: &Partition, view: &BatchView<'_>, at: Position) {
-        let (cap, now) = (self.options.producers_per_partition, self.clock.wall_ms());
+        let (cap, now) = (self.options.producers_per_partition, self.now().steady_ms);
         partition.shard().locked(|shard| {
             if let Some(sequence) = shard.partition(partition.key.index)
                 && at > sequence.last_position

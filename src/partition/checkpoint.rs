@@ -300,7 +300,8 @@ impl Registry {
     /// Copies each partition's sequence under its shard's lock; returns the newest position in
     /// the copies.
     fn capture_partitions(&self) -> (BTreeMap<PartitionKey, PartitionSequence>, Position) {
-        let (now, expiration) = (self.clock.wall_ms(), self.options.producer_expiration_ms);
+        let (now, started) = (self.now().steady_ms, self.started.0);
+        let expiration = self.options.producer_expiration_ms;
         let mut newest = Position(0);
         let mut captured = BTreeMap::new();
         let partitions: Vec<_> = self
@@ -312,7 +313,7 @@ impl Registry {
             let sequence = partition.shard().locked(|shard| {
                 let sequence = shard.partition(partition.key.index)?;
                 if let Some(producers) = &mut sequence.producers {
-                    producers.expire(now, expiration);
+                    producers.expire(now, started, expiration);
                     if producers.is_empty() {
                         sequence.producers = None;
                     }

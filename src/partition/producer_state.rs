@@ -34,7 +34,7 @@ pub struct WindowBatch {
 pub struct Producer {
     /// The newest epoch seen.
     pub epoch: i16,
-    /// Wall time of its last batch in milliseconds.
+    /// When its last batch came: the time of [`crate::partition::shard::Now::steady_ms`].
     pub last_used_ms: i64,
     /// Newest last, at most [`WINDOW`].
     pub window: VecDeque<WindowBatch>,
@@ -164,10 +164,17 @@ impl Producers {
         });
     }
 
-    /// Forgets producers that were idle for longer than `expiration_ms`.
-    pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
-        self.by_id
-            .retain(|_, p| now_ms.saturating_sub(p.last_used_ms) < expiration_ms);
+    /// Forgets producers that were idle for longer than `expiration_ms`. Only time since
+    /// `started_ms` counts: what the clocks did before, or while the process was down, is not
+    /// known, and a producer that is forgotten too early gets its retries written twice.
+    pub fn expire(&mut self, now_ms: i64, started_ms: i64, expiration_ms: i64) {
+        self.by_id.retain(|_, producer| {
+            let used = match producer.last_used_ms > now_ms {
+                true => started_ms,
+                false => producer.last_used_ms.max(started_ms),
+            };
+            now_ms.saturating_sub(used) < expiration_ms
+        });
     }
 
     /// Producers in id order.

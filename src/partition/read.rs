@@ -186,31 +186,18 @@ fn not_found(key: PartitionKey, offset: Offset) -> ReadFailure {
     ReadFailure::Storage("the offset is in no file".into())
 }
 
-/// The section that holds `offset`, or the first one behind it.
+/// The section that holds `offset`. A later one will not do: what lies between is in a file that
+/// cannot be read, and a reader must hear of that rather than be taken past it.
 fn find(
     files: &FileList,
     key: PartitionKey,
     offset: Offset,
 ) -> Option<(&Arc<SegmentFile>, SectionMeta)> {
-    let mut found: Option<(&Arc<SegmentFile>, SectionMeta)> = None;
-    for file in files.iter().rev() {
-        let Some(section) = file.meta.section(key) else {
-            continue;
-        };
-        if section.end <= offset {
-            continue;
-        }
-        if found
-            .as_ref()
-            .is_none_or(|(_, best)| section.start < best.start)
-        {
-            found = Some((file, *section));
-        }
-        if section.start <= offset {
-            break;
-        }
-    }
-    found
+    files.iter().rev().find_map(|file| {
+        let section = file.meta.section(key)?;
+        let holds = (section.start..section.end).contains(&offset);
+        holds.then_some((file, *section))
+    })
 }
 
 fn read_section(

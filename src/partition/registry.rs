@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use parking_lot::{Condvar, Mutex};
@@ -17,7 +18,9 @@ use crate::partition::figures::Figures;
 use crate::partition::gate::Gate;
 use crate::partition::log::{Bounds, Partition};
 use crate::partition::recovery::Fatal;
-use crate::partition::shard::{Appended, PartitionSequence, Prepared, Refused, SegmentFile, Shard};
+use crate::partition::shard::{
+    Appended, Now, PartitionSequence, Prepared, Refused, SegmentFile, Shard,
+};
 use crate::store::backend::Disk;
 use crate::store::journal::{Entry, EntryKind, Group, Journal};
 use crate::store::segment::SegmentStore;
@@ -44,6 +47,8 @@ pub struct Registry {
     pub(super) catalog: Arc<Catalog>,
     pub(super) segments: Arc<SegmentStore>,
     pub(super) clock: Arc<dyn Clock>,
+    /// Wall and monotonic time when the process started.
+    pub(super) started: (i64, Duration),
     pub(super) partitions: DashMap<PartitionKey, Arc<Partition>>,
     pub(super) shards: DashMap<ShardId, Arc<Shard>>,
     pub(super) fatal: Fatal,
@@ -135,6 +140,7 @@ impl Registry {
         disk: Arc<dyn Disk>,
     ) -> Self {
         Self {
+            started: (clock.wall_ms(), clock.monotonic()),
             gate: Gate::new(disk, options.reserve_bytes),
             reads: Budget::new("reads", options.read_bytes),
             budget: Arc::new(Semaphore::new(options.tail_bytes)),
@@ -239,7 +245,7 @@ impl Registry {
         let result = partition.shard().append(
             partition.key.index,
             batch,
-            self.clock.wall_ms(),
+            self.now(),
             self.options.producers_per_partition,
             journal.as_ref(),
         );
@@ -248,6 +254,15 @@ impl Registry {
             self.give_back(u64::from(bytes));
         }
         result
+    }
+
+    pub(super) fn now(&self) -> Now {
+        let passed = self.clock.monotonic().saturating_sub(self.started.1);
+        let passed = i64::try_from(passed.as_millis()).unwrap_or(i64::MAX);
+        Now {
+            wall_ms: self.clock.wall_ms(),
+            steady_ms: self.started.0.saturating_add(passed),
+        }
     }
 
     /// Sequences a move of the log start up to `offset`, which must not lie beyond the high

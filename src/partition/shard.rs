@@ -76,6 +76,15 @@ pub struct Prepared {
     pub charge: u32,
 }
 
+/// The time of an append.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// What LogAppendTime topics stamp. May jump.
+    pub wall_ms: i64,
+    /// What idle times are measured by: goes on evenly while the process runs.
+    pub steady_ms: i64,
+}
+
 /// What becomes of a batch's timestamps on append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamping {
@@ -159,7 +168,7 @@ impl Shard {
         &self,
         index: u32,
         batch: Prepared,
-        now_ms: i64,
+        now: Now,
         producer_cap: usize,
         journal: &dyn Journal,
     ) -> Result<Appended, Refused> {
@@ -189,7 +198,7 @@ impl Shard {
             }
         }
         let base_offset = partition.next_offset;
-        let stamp = batch.stamping.stamp(now_ms);
+        let stamp = batch.stamping.stamp(now.wall_ms);
         let (log_append_time_ms, timestamp) = match stamp {
             Stamp::LogAppendTime(now) => (now, now),
             Stamp::CreateTime(max) => (-1, max),
@@ -218,7 +227,7 @@ impl Shard {
                 timestamp,
                 position,
                 producer_cap,
-                now_ms,
+                now.steady_ms,
             );
         }
         Ok(Appended {

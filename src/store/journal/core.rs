@@ -179,6 +179,12 @@ impl Core {
         self.synced_last
     }
 
+    /// Whether some header says that every group with entries is synced.
+    #[cfg(test)]
+    pub(super) fn is_marked(&self) -> bool {
+        self.announced >= self.data_number
+    }
+
     /// One step.
     pub(super) fn step(&mut self, event: Event) -> Action {
         match event {

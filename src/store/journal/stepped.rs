@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::core::Event;
 use super::files::{Pool, Work};
-use super::writer::{Counters, Inbox, Ledger, Outcome, Writer};
+use super::writer::{Inbox, Ledger, Outcome, Writer};
 use super::{Entry, EntryKind, Group, Journal, Opened, Sink};
 use crate::clock::Clock;
 use crate::types::{PartitionKey, Position};
@@ -43,7 +43,6 @@ pub(crate) struct SteppedJournal {
     inbox: Arc<Inbox>,
     pool: Arc<Pool>,
     ledger: Arc<Mutex<Ledger>>,
-    counters: Arc<Counters>,
     writer: Mutex<Machine>,
     committed: Mutex<VecDeque<Group>>,
     sink: Arc<dyn Sink>,
@@ -52,6 +51,7 @@ pub(crate) struct SteppedJournal {
     noted: Mutex<Vec<Noted>>,
     failure: Mutex<Option<String>>,
     ended: AtomicBool,
+    synced: AtomicU64,
     /// Runs whatever else runs while somebody waits for the journal.
     meanwhile: Box<dyn Fn() + Send + Sync>,
 }
@@ -75,7 +75,7 @@ impl SteppedJournal {
             inbox: Arc::clone(&writer.inbox),
             pool: Arc::clone(&writer.pool),
             ledger: Arc::clone(&writer.ledger),
-            counters: Arc::clone(&writer.counters),
+            synced: AtomicU64::new(writer.core.synced_last().0),
             writer: Mutex::new(Machine {
                 writer,
                 event: None,
@@ -101,7 +101,10 @@ impl SteppedJournal {
         }
         let event = machine.event.take();
         let event = event.unwrap_or_else(|| machine.writer.look());
-        match machine.writer.step(event) {
+        let outcome = machine.writer.step(event);
+        let synced = machine.writer.core.synced_last().0;
+        self.synced.store(synced, Ordering::Relaxed);
+        match outcome {
             Ok(Outcome::Next(event)) => machine.event = Some(event),
             Ok(Outcome::Idle(_)) => return Stepped::Idle,
             Ok(Outcome::Committed(group)) => self.committed.lock().push_back(group),
@@ -172,17 +175,13 @@ impl SteppedJournal {
 
     /// Entries up to here are on stable storage, whatever the sync policy.
     pub(crate) fn synced(&self) -> Position {
-        self.writer.lock().writer.core.synced_last()
+        Position(self.synced.load(Ordering::Relaxed))
     }
 
-    /// Entries up to here were said to be unneeded, and a synced header says so.
-    pub(crate) fn synced_trim(&self) -> Position {
-        self.writer.lock().writer.core.synced_trim()
-    }
-
-    /// Writes and syncs so far.
-    pub(crate) fn groups(&self) -> u64 {
-        self.counters.groups.load(Ordering::Relaxed)
+    /// Whether the journal itself says that all of it is synced, so that damage in it cannot be
+    /// taken for a torn tail.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.writer.lock().writer.core.is_marked()
     }
 
     /// Steps writer and commit until `done`, or nothing moves any more.

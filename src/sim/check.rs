@@ -1,0 +1,223 @@
+//! Checkers: what must hold while the store runs, and after each start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::clock::SimClock;
+use super::disk::SimDisk;
+use super::model::{CommitKey, CommitState, Log, Remembered, State};
+use super::ops::GROUPS;
+use super::store::{Options, Store};
+use super::world::World;
+use crate::partition::read::ReadFailure;
+use crate::protocol::batch::Batches;
+use crate::store::backend::Disk;
+use crate::store::backend::memory::MemoryDisk;
+use crate::types::{FileId, Offset, PartitionKey};
+
+/// Bytes of a batch that are the server's: base offset, length and leader epoch.
+const SERVERS: usize = 17;
+
+/// Whether a stored batch is what was sent.
+pub(super) fn same_batch(sent: &[u8], stored: &[u8]) -> bool {
+    sent.get(SERVERS - 1..) == stored.get(SERVERS - 1..)
+}
+
+/// What readers see at any moment: durable state, all of it, and nothing else.
+pub(super) fn visible(world: &World) {
+    let (store, durable) = (world.store(), &world.model.durable);
+    topics(store, durable);
+    for (key, log) in &durable.logs {
+        let bounds = store.partition(*key).bounds();
+        let (start, end) = (bounds.log_start, bounds.high_watermark);
+        assert_eq!((start, end), (log.log_start, log.next), "borders of {key}");
+    }
+}
+
+/// Everything, right after a start.
+pub(super) fn recovered(world: &World) {
+    whole(world.store(), &world.model.durable, false);
+}
+
+/// Compares a store with a state. With `damaged`, records may be refused, but never be wrong.
+/// Says how many partitions were refused.
+pub(super) fn whole(store: &Store, state: &State, damaged: bool) -> usize {
+    let mut refused = 0;
+    topics(store, state);
+    for (key, log) in &state.logs {
+        let bounds = store.partition(*key).bounds();
+        let (start, end) = (bounds.log_start, bounds.high_watermark);
+        assert_eq!((start, end), (log.log_start, log.next), "borders of {key}");
+        match records(store, *key, log) {
+            Ok(()) => {}
+            Err(reason) if damaged => {
+                assert!(!reason.is_empty());
+                refused += 1;
+            }
+            Err(reason) => panic!("{key} cannot be read: {reason}"),
+        }
+        producers(store, *key, log);
+    }
+    let next = store.catalog.image().next_producer_id();
+    assert_eq!(next, state.next_producer_id, "producer ids");
+    if !damaged || !store.groups.is_loading() {
+        commits(store, state);
+    }
+    refused
+}
+
+fn topics(store: &Store, state: &State) {
+    let found = store.topics();
+    let names: Vec<_> = found.keys().collect();
+    assert_eq!(names, state.topics.keys().collect::<Vec<_>>(), "topics");
+    for (name, topic) in &state.topics {
+        let found = &found[name];
+        assert_eq!(
+            (found.no, found.id, found.partitions),
+            (topic.no, topic.id, topic.partitions),
+            "topic {name}"
+        );
+    }
+}
+
+fn records(store: &Store, key: PartitionKey, log: &Log) -> Result<(), String> {
+    let mut expected = log.from(log.log_start);
+    let mut offset = log.log_start;
+    while offset < log.next {
+        let read = read(store, key, offset, 8 << 10).map_err(|e| e.to_string())?;
+        assert!(!read.is_empty(), "{key} is empty at {offset}");
+        for (base, batch) in read {
+            let (sent_base, sent) = expected.next().expect("no more than was sent");
+            assert_eq!(base, sent_base, "{key}: offsets are dense");
+            assert!(
+                same_batch(&sent.payload, &batch),
+                "{key}: wrong bytes at {base}"
+            );
+            offset = base + i64::from(sent.records);
+        }
+    }
+    assert_eq!(
+        expected.next().map(|(base, _)| base),
+        None,
+        "{key} is short"
+    );
+    Ok(())
+}
+
+/// Reads batches from the one that holds an offset on.
+pub(super) fn read(
+    store: &Store,
+    key: PartitionKey,
+    offset: Offset,
+    max_bytes: usize,
+) -> Result<Vec<(Offset, Vec<u8>)>, ReadFailure> {
+    let partition = store.partition(key);
+    let slices = store
+        .registry
+        .read_blocking(&partition, offset, max_bytes)?;
+    let mut batches = Vec::new();
+    for batch in slices.iter().flat_map(|slice| Batches::new(slice)) {
+        let batch = batch.expect("a whole batch");
+        batch.check_crc().expect("an undamaged batch");
+        batches.push((batch.info.base_offset, batch.bytes.to_vec()));
+    }
+    Ok(batches)
+}
+
+fn producers(store: &Store, key: PartitionKey, log: &Log) {
+    let shard = store.partition(key).shard();
+    let kept: BTreeMap<i64, Vec<Remembered>> = shard.locked(|sequencing| {
+        let sequence = sequencing.partition(key.index).expect("it is there");
+        let producers = sequence.producers.iter().flat_map(|p| p.iter());
+        producers
+            .map(|(id, producer)| {
+                let window = producer.window.iter().map(|batch| Remembered {
+                    first: batch.first_sequence,
+                    last: batch.last_sequence,
+                    base: batch.base_offset,
+                    position: batch.position,
+                });
+                (id, window.collect())
+            })
+            .collect()
+    });
+    let expected: BTreeMap<i64, Vec<Remembered>> = log
+        .producers
+        .iter()
+        .map(|(id, window)| (*id, window.iter().copied().collect()))
+        .collect();
+    assert_eq!(kept, expected, "producer windows of {key}");
+}
+
+/// All commits of all groups, as OffsetFetch shows them.
+pub(super) fn shown_commits(store: &Store) -> BTreeMap<CommitKey, CommitState> {
+    let mut all = BTreeMap::new();
+    for group in GROUPS {
+        let held = store.groups.all_commits(group).expect("groups are loaded");
+        for (topic, partitions) in held.value {
+            for (partition, commit) in partitions {
+                let Some(commit) = commit else { continue };
+                let state = CommitState {
+                    offset: commit.offset,
+                    metadata: commit.metadata.to_string(),
+                    topic_id: commit.topic_id,
+                };
+                all.insert((group.to_string(), topic.to_string(), partition), state);
+            }
+        }
+    }
+    all
+}
+
+fn commits(store: &Store, state: &State) {
+    assert_eq!(
+        shown_commits(store),
+        state.shown_commits(&state.topics),
+        "commits"
+    );
+}
+
+/// A second process on a copy of the disk; the first one knows nothing of it.
+pub(super) fn open_copy(
+    copy: MemoryDisk,
+    clock: &Arc<SimClock>,
+    options: &Options,
+) -> Result<Store, String> {
+    let disk = SimDisk::new(copy, Arc::clone(clock), 1, || {});
+    Store::open(&disk, clock, options, || {})
+}
+
+/// Opens what a power loss right now would leave, and checks it.
+pub(super) fn probe_power_loss(world: &mut World) {
+    let copy = world.disk.memory.crash(world.random.next());
+    copy.set_capacity(None);
+    let store = open_copy(copy, &world.clock, &world.options).expect("it opens after a crash");
+    let least = world.shown;
+    assert!(
+        store.last >= least,
+        "a power loss takes {least:?} back to {:?}",
+        store.last
+    );
+    check_copy(world, &store, false);
+}
+
+/// Compares a store on a copy of the disk with the model. Says how many partitions were refused.
+pub(super) fn check_copy(world: &World, store: &Store, damaged: bool) -> usize {
+    let mut model = world.model.clone();
+    model.restart(store.last);
+    whole(store, &model.durable, damaged)
+}
+
+/// The segment files on a disk.
+pub(super) fn segment_files(disk: &MemoryDisk) -> Vec<FileId> {
+    let names = disk.list("segments").unwrap_or_default();
+    names.iter().filter_map(|name| file_number(name)).collect()
+}
+
+fn file_number(name: &str) -> Option<FileId> {
+    let digits: String = name
+        .chars()
+        .take_while(char::is_ascii_alphanumeric)
+        .collect();
+    digits.parse().ok().map(FileId)
+}

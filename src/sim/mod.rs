@@ -1,0 +1,27 @@
+//! A simulated machine for the store, the partitions and the group coordinator: one thread, a clock
+//! and a disk of its own, and chance that follows from a seed. The same seed gives the same run.
+//!
+//! [`world`] holds the machine and lets processes end and start; [`store`] is one such process,
+//! from disk to coordinator, with a journal that moves a step at a time; [`ops`] has one file for
+//! each thing that clients, the machine or fate do; [`model`] says what must come of it and
+//! [`check`] compares; [`seen`] counts rare branches, so that a set of runs which never took one
+//! fails. [`named`] has a history for each fault that a careless store would have.
+//!
+//! `cargo test sim::` runs 240 seeds. More (and with `SHARDGATE_SIM_FROM=n` from a chosen
+//! one on; `SHARDGATE_SIM_TRACE=1` prints every step):
+//!
+//! ```text
+//! SHARDGATE_SIM_SEEDS=5000 cargo test --release --lib sim::seeds -- --nocapture
+//! ```
+
+mod check;
+mod clock;
+mod disk;
+mod model;
+mod named;
+mod ops;
+mod random;
+mod seeds;
+mod seen;
+mod store;
+mod world;

@@ -1,0 +1,271 @@
+//! What the store must hold, kept by the simplest code that can: a state, and the changes that
+//! have a place in the journal and are not durable yet.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::types::{Offset, PartitionKey, Position, TopicId, TopicNo};
+
+/// Batches that a producer's retries are answered from.
+const WINDOW: usize = 5;
+
+/// A topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TopicState {
+    pub(super) no: TopicNo,
+    pub(super) id: TopicId,
+    pub(super) partitions: u32,
+}
+
+/// A batch as its producer sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) payload: Bytes,
+    pub(super) records: i32,
+    /// Producer and first sequence, if it is idempotent.
+    pub(super) producer: Option<(i64, i32)>,
+}
+
+/// A remembered batch of a producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remembered {
+    pub(super) first: i32,
+    pub(super) last: i32,
+    pub(super) base: Offset,
+    pub(super) position: Position,
+}
+
+/// What becomes of a batch with a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Append,
+    Duplicate(Remembered),
+    OutOfOrder,
+}
+
+/// A partition's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Log {
+    pub(super) batches: BTreeMap<Offset, Sent>,
+    pub(super) log_start: Offset,
+    pub(super) next: Offset,
+    pub(super) producers: BTreeMap<i64, VecDeque<Remembered>>,
+}
+
+impl Log {
+    pub(super) fn judge(&self, sent: &Sent) -> Verdict {
+        let Some((id, first)) = sent.producer else {
+            return Verdict::Append;
+        };
+        let last = first + sent.records - 1;
+        let Some(window) = self.producers.get(&id) else {
+            let taken = first == 0 || self.next > 0;
+            return if taken {
+                Verdict::Append
+            } else {
+                Verdict::OutOfOrder
+            };
+        };
+        if let Some(found) = window.iter().find(|r| (r.first, r.last) == (first, last)) {
+            return Verdict::Duplicate(*found);
+        }
+        match window.back() {
+            Some(newest) if newest.last + 1 == first => Verdict::Append,
+            _ => Verdict::OutOfOrder,
+        }
+    }
+
+    fn append(&mut self, position: Position, sent: &Sent) {
+        let base = self.next;
+        self.next += i64::from(sent.records);
+        self.batches.insert(base, sent.clone());
+        if let Some((id, first)) = sent.producer {
+            let window = self.producers.entry(id).or_default();
+            if window.len() == WINDOW {
+                window.pop_front();
+            }
+            window.push_back(Remembered {
+                first,
+                last: first + sent.records - 1,
+                base,
+                position,
+            });
+        }
+    }
+
+    /// The batch that holds an offset, and the ones behind it.
+    pub(super) fn from(&self, offset: Offset) -> impl Iterator<Item = (Offset, &Sent)> {
+        let first = self.batches.range(..=offset).next_back();
+        let from = first.map_or(offset, |(base, _)| *base);
+        self.batches.range(from..).map(|(base, sent)| (*base, sent))
+    }
+}
+
+/// A group's commit of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CommitState {
+    pub(super) offset: Offset,
+    pub(super) metadata: String,
+    pub(super) topic_id: TopicId,
+}
+
+/// Group, topic, partition.
+pub(super) type CommitKey = (String, String, i32);
+
+/// One change, as the journal has it.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Created { name: String, topic: TopicState },
+    Deleted { name: String },
+    Grown { name: String, to: u32 },
+    Append { key: PartitionKey, sent: Sent },
+    LogStart { key: PartitionKey, offset: Offset },
+    Commit { key: CommitKey, commit: CommitState },
+    GroupDeleted { group: String },
+    ProducerIds { next: i64 },
+}
+
+/// The whole store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) topics: BTreeMap<String, TopicState>,
+    pub(super) logs: BTreeMap<PartitionKey, Log>,
+    pub(super) commits: BTreeMap<CommitKey, CommitState>,
+    pub(super) next_producer_id: i64,
+}
+
+impl State {
+    fn apply(&mut self, position: Position, change: &Change) {
+        match change {
+            Change::Created { name, topic } => {
+                self.add_logs(topic.no, 0..topic.partitions);
+                self.topics.insert(name.clone(), topic.clone());
+            }
+            Change::Deleted { name } => {
+                if let Some(topic) = self.topics.remove(name) {
+                    self.logs.retain(|key, _| key.topic != topic.no);
+                }
+            }
+            Change::Grown { name, to } => {
+                if let Some(topic) = self.topics.get_mut(name) {
+                    let (no, from) = (topic.no, topic.partitions);
+                    topic.partitions = *to;
+                    self.add_logs(no, from..*to);
+                }
+            }
+            Change::Append { key, sent } => {
+                if let Some(log) = self.logs.get_mut(key) {
+                    log.append(position, sent);
+                }
+            }
+            Change::LogStart { key, offset } => {
+                if let Some(log) = self.logs.get_mut(key) {
+                    log.log_start = log.log_start.max(*offset);
+                    let start = log.log_start;
+                    log.batches
+                        .retain(|base, sent| base + i64::from(sent.records) > start);
+                }
+            }
+            Change::Commit { key, commit } => {
+                self.commits.insert(key.clone(), commit.clone());
+            }
+            Change::GroupDeleted { group } => {
+                self.commits.retain(|(of, _, _), _| of != group);
+            }
+            Change::ProducerIds { next } => self.next_producer_id = *next,
+        }
+    }
+
+    fn add_logs(&mut self, topic: TopicNo, indexes: std::ops::Range<u32>) {
+        for index in indexes {
+            self.logs
+                .insert(PartitionKey { topic, index }, Log::default());
+        }
+    }
+
+    /// The commits that are shown: those whose topic is still the one they were made for.
+    pub(super) fn shown_commits(
+        &self,
+        topics: &BTreeMap<String, TopicState>,
+    ) -> BTreeMap<CommitKey, CommitState> {
+        let shown = |key: &CommitKey, commit: &CommitState| {
+            topics.get(&key.1).is_some_and(|t| t.id == commit.topic_id)
+        };
+        let all = self.commits.iter();
+        all.filter(|(key, commit)| shown(key, commit))
+            .map(|(key, commit)| (key.clone(), commit.clone()))
+            .collect()
+    }
+}
+
+/// The state three times: as a power loss leaves it at least, as it is durable (the same, unless
+/// the journal syncs at intervals), and with everything that has a place in the journal.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model {
+    safe: State,
+    durable_at: Position,
+    pub(super) durable: State,
+    pub(super) sequenced: State,
+    queue: BTreeMap<Position, Vec<Change>>,
+    /// The last change of each commit, for the position that an answer must wait for.
+    pub(super) commit_changed: BTreeMap<CommitKey, Position>,
+}
+
+impl Model {
+    /// A change got its place.
+    pub(super) fn sequence(&mut self, position: Position, change: Change) {
+        self.sequenced.apply(position, &change);
+        match &change {
+            Change::Commit { key, .. } => {
+                self.commit_changed.insert(key.clone(), position);
+            }
+            Change::GroupDeleted { group } => {
+                for (key, at) in &mut self.commit_changed {
+                    if key.0 == *group {
+                        *at = position;
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.queue.entry(position).or_default().push(change);
+    }
+
+    /// The journal is durable, and its sink has taken in everything, up to `durable`; up to
+    /// `synced` it is on stable storage.
+    pub(super) fn advance(&mut self, durable: Position, synced: Position) {
+        let from = Position(self.durable_at.0 + 1);
+        if durable >= from {
+            for (position, changes) in self.queue.range(from..=durable) {
+                let apply = |change: &Change| self.durable.apply(*position, change);
+                changes.iter().for_each(apply);
+            }
+            self.durable_at = durable;
+        }
+        while let Some(entry) = self.queue.first_entry()
+            && *entry.key() <= synced.min(durable)
+        {
+            let (position, changes) = entry.remove_entry();
+            for change in &changes {
+                self.safe.apply(position, change);
+            }
+        }
+    }
+
+    /// The store was started again and its journal ends here. Says how many changes were lost.
+    pub(super) fn restart(&mut self, last: Position) -> usize {
+        let lost = self.queue.split_off(&Position(last.0 + 1)).len();
+        for (position, changes) in std::mem::take(&mut self.queue) {
+            for change in &changes {
+                self.safe.apply(position, change);
+            }
+        }
+        self.durable = self.safe.clone();
+        self.durable_at = last;
+        self.sequenced = self.safe.clone();
+        let changed = self.commit_changed.values_mut();
+        changed.for_each(|at| *at = (*at).min(last));
+        lost
+    }
+}

@@ -1,0 +1,1 @@
+//! One history for each fault that a careless store would have.

@@ -1,0 +1,144 @@
+//! Produce: a batch to a partition, plain or from an idempotent producer.
+
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::partition::registry::ENTRY_OVERHEAD;
+use crate::partition::shard::{Stamping, claim_of};
+use crate::partition::{Prepared, Refused};
+use crate::protocol::batch::{BatchBuilder, BatchInfo};
+use crate::sim::model::{Change, Sent, Verdict};
+use crate::sim::ops::any_partition;
+use crate::sim::seen::Branch;
+use crate::sim::store::at_once;
+use crate::sim::world::World;
+use crate::store::journal::Journal;
+use crate::types::PartitionKey;
+
+/// Batches that a client keeps for retries.
+const KEPT: usize = 8;
+
+pub(in crate::sim) fn run(world: &mut World) {
+    let Some(key) = any_partition(world) else {
+        return;
+    };
+    let records = 1 + world.random.below(4) as i32;
+    let id = match world.random.one_in(3) {
+        true => None,
+        false => world.random.pick(&world.clients.ids).copied(),
+    };
+    let producer = id.map(|id| (id, next_sequence(world, id, key)));
+    let bytes = match world.random.below(20) {
+        0 => 4000 + world.random.below(9000),
+        1..6 => world.random.below(2500),
+        _ => world.random.below(200),
+    };
+    let sent = batch(world, records, bytes as usize, producer);
+    submit(world, key, &sent);
+}
+
+/// The sequence that follows what is sequenced; now and then a wrong one.
+fn next_sequence(world: &mut World, id: i64, key: PartitionKey) -> i32 {
+    let log = world.model.sequenced.logs.get(&key);
+    let window = log.and_then(|log| log.producers.get(&id));
+    let next = window
+        .and_then(|w| w.back())
+        .map_or(0, |last| last.last + 1);
+    next + i32::from(world.random.one_in(30))
+}
+
+/// A batch whose bytes tell it from all others.
+pub(in crate::sim) fn batch(
+    world: &mut World,
+    records: i32,
+    bytes: usize,
+    producer: Option<(i64, i32)>,
+) -> Sent {
+    world.clients.tag += 1;
+    let tag = world.clients.tag;
+    let timestamp = world.clock.wall_ms();
+    let mut builder = BatchBuilder::new();
+    if let Some((id, sequence)) = producer {
+        builder = builder.producer(id, 0, sequence);
+    }
+    for n in 0..records {
+        let mut value = format!("{tag}-{n}-").into_bytes();
+        let filler = b'a' + (tag % 26) as u8;
+        value.resize(value.len() + bytes / records as usize, filler);
+        builder.push(timestamp, Some(&tag.to_be_bytes()), Some(&value));
+    }
+    Sent {
+        payload: builder.build().expect("a batch"),
+        records,
+        producer,
+    }
+}
+
+/// Sends a batch as a Produce request does, and compares the outcome with the model's.
+pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) {
+    let registry = Arc::clone(&world.store().registry);
+    let Some(partition) = registry.get(key) else {
+        return;
+    };
+    if !registry.is_writable() {
+        world.refused_while_full |= world.full_for.is_some();
+        return;
+    }
+    let Some(Some(mut room)) = at_once(registry.room(sent.payload.len() + ENTRY_OVERHEAD)) else {
+        world.seen.note(Branch::TailFull);
+        return;
+    };
+    keep_for_retries(world, key, sent);
+    let info = BatchInfo::read(&sent.payload).expect("a batch");
+    let prepared = Prepared {
+        payload: sent.payload.clone(),
+        last_offset_delta: info.last_offset_delta,
+        max_timestamp: info.max_timestamp,
+        claim: claim_of(&info),
+        stamping: Stamping::Keep,
+        charge: 0,
+    };
+    let expected = world.model.sequenced.logs.get(&key);
+    let expected = expected.map(|log| (log.judge(sent), log.next));
+    let outcome = registry.append(&partition, prepared, Some(&mut room));
+    match (expected, outcome) {
+        (None, Err(Refused::Sealed)) => world.seen.note(Branch::Sealed),
+        (Some((Verdict::OutOfOrder, _)), Err(Refused::OutOfOrderSequence)) => {
+            world.seen.note(Branch::OutOfOrder);
+        }
+        (Some((Verdict::Append, next)), Ok(appended)) => {
+            assert_eq!(appended.base_offset, next, "{key}: offsets are dense");
+            assert!(!appended.duplicate, "{key}: appended, not a duplicate");
+            let position = appended.position;
+            assert_eq!(position, registry.journal().expect("one").appended());
+            let sent = sent.clone();
+            world.model.sequence(position, Change::Append { key, sent });
+            world.answer(position, position);
+        }
+        (Some((Verdict::Duplicate(original), _)), Ok(appended)) => {
+            assert!(appended.duplicate, "{key}: a duplicate");
+            assert_eq!(appended.base_offset, original.base, "the original's offset");
+            world.seen.note(Branch::Duplicate);
+            if original.position > world.store().journal.durable() {
+                world.seen.note(Branch::DuplicateOfPending);
+            }
+            world.answer(appended.position, original.position);
+        }
+        (expected, outcome) => {
+            panic!("{key}: the model says {expected:?}, the store {outcome:?}")
+        }
+    }
+}
+
+fn keep_for_retries(world: &mut World, key: PartitionKey, sent: &Sent) {
+    let Some((id, _)) = sent.producer else {
+        return;
+    };
+    let kept = world.clients.sent.entry((id, key)).or_default();
+    if !kept.contains(sent) {
+        kept.push(sent.clone());
+    }
+    if kept.len() > KEPT {
+        kept.remove(0);
+    }
+}

@@ -1,0 +1,27 @@
+//! The device fails an operation: EIO, or a write of which only a part arrives.
+
+use crate::sim::world::World;
+use crate::store::backend::faults::{Fault, Op, Rule};
+
+const OPS: [Op; 7] = [
+    Op::Write,
+    Op::Sync,
+    Op::SyncDir,
+    Op::Create,
+    Op::Rename,
+    Op::Delete,
+    Op::Read,
+];
+const FOLDERS: [&str; 3] = ["journal", "segments", "checkpoint"];
+
+pub(super) fn run(world: &mut World) {
+    let op = OPS[world.random.below(OPS.len() as u64) as usize];
+    let folder = FOLDERS[world.random.below(3) as usize];
+    let fault = match op == Op::Write && world.random.one_in(2) {
+        true => Fault::Torn,
+        false => Fault::Eio,
+    };
+    let after = world.random.below(6);
+    let rule = Rule::new(op, folder, fault).after(after).times(1);
+    world.disk.faults.add(rule);
+}

@@ -1,0 +1,11 @@
+//! Syncs get slow, or quick again. One that never ends is a journal that nobody steps.
+
+use crate::sim::world::World;
+
+pub(super) fn run(world: &mut World) {
+    let permille = match world.random.one_in(2) {
+        true => 0,
+        false => world.random.below(1000),
+    };
+    world.disk.slow_syncs(permille);
+}

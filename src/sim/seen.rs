@@ -1,0 +1,122 @@
+//! "Sometimes" counters: a run in which a rare branch never happened proves little, so it fails.
+
+use std::collections::BTreeMap;
+
+/// Every branch that some run of a set of seeds must have taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Branch {
+    /// A start cut a torn tail off the journal.
+    TornTail,
+    /// The process ended between a segment file and its `segments` entry.
+    SegmentWithoutEntry,
+    /// A retry was answered out of the producer window.
+    Duplicate,
+    /// A duplicate's original was not durable when the retry came.
+    DuplicateOfPending,
+    /// A sequence that does not follow was refused.
+    OutOfOrder,
+    /// The disk was full, client writes were refused, and later taken again.
+    DiskFullAndBack,
+    /// A flush found no space.
+    FlushWithoutSpace,
+    /// A start fell back to the older checkpoint root.
+    OlderRoot,
+    /// A start replayed a journal whose files had been used before.
+    RecycledFiles,
+    /// The process ended while it started.
+    EndedInRecovery,
+    /// Power loss after a kill whose un-synced bytes had been read.
+    KillThenPowerLoss,
+    /// The journal's device failed and the process ended.
+    JournalFailed,
+    /// Background work's device failed and the process ended.
+    BackgroundFailed,
+    /// A sequenced append was lost, which nobody had been told of.
+    UnackedLost,
+    /// Records were read from the tail.
+    ReadTail,
+    /// Records were read from a segment file.
+    ReadFile,
+    /// Retention or DeleteRecords moved a log start.
+    LogStartMoved,
+    /// A segment file was deleted.
+    FileDeleted,
+    /// A topic was deleted and made again under its name.
+    TopicAgain,
+    /// An append came to a topic whose deletion was sequenced.
+    Sealed,
+    /// A commit of a topic that is gone was not shown.
+    CommitOfDeletedTopic,
+    /// A start found a commit in the log.
+    CommitRecovered,
+    /// No room in the tail.
+    TailFull,
+    /// A client wrote while a flush or checkpoint was in the middle of its files.
+    Interleaved,
+    /// Damage in the journal kept the store from opening.
+    JournalDamageRefused,
+    /// Damage in a segment file cost its records, and nothing else.
+    SegmentDamageReported,
+    /// The wall clock jumped by a day or more.
+    ClockJump,
+    /// A group's log was compacted.
+    GroupLogCompacted,
+}
+
+/// All of them, in order.
+const ALL: [Branch; 28] = [
+    Branch::TornTail,
+    Branch::SegmentWithoutEntry,
+    Branch::Duplicate,
+    Branch::DuplicateOfPending,
+    Branch::OutOfOrder,
+    Branch::DiskFullAndBack,
+    Branch::FlushWithoutSpace,
+    Branch::OlderRoot,
+    Branch::RecycledFiles,
+    Branch::EndedInRecovery,
+    Branch::KillThenPowerLoss,
+    Branch::JournalFailed,
+    Branch::BackgroundFailed,
+    Branch::UnackedLost,
+    Branch::ReadTail,
+    Branch::ReadFile,
+    Branch::LogStartMoved,
+    Branch::FileDeleted,
+    Branch::TopicAgain,
+    Branch::Sealed,
+    Branch::CommitOfDeletedTopic,
+    Branch::CommitRecovered,
+    Branch::TailFull,
+    Branch::Interleaved,
+    Branch::JournalDamageRefused,
+    Branch::SegmentDamageReported,
+    Branch::ClockJump,
+    Branch::GroupLogCompacted,
+];
+
+/// How often each branch was taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen(BTreeMap<Branch, u64>);
+
+impl Seen {
+    pub(super) fn note(&mut self, branch: Branch) {
+        *self.0.entry(branch).or_default() += 1;
+    }
+
+    pub(super) fn count(&self, branch: Branch) -> u64 {
+        self.0.get(&branch).copied().unwrap_or(0)
+    }
+
+    pub(super) fn add(&mut self, other: &Seen) {
+        for (branch, count) in &other.0 {
+            *self.0.entry(*branch).or_default() += count;
+        }
+    }
+
+    /// Branches that were never taken.
+    pub(super) fn missing(&self) -> Vec<Branch> {
+        let missed = |branch: &Branch| self.count(*branch) == 0;
+        ALL.into_iter().filter(missed).collect()
+    }
+}

@@ -1,0 +1,213 @@
+//! One run of the store's process: everything between the disk and the handlers, without a thread.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use super::clock::SimClock;
+use super::disk::SimDisk;
+use crate::catalog::{Catalog, Environment, Topic};
+use crate::config::GroupConfig;
+use crate::coordinator::partition_log::{CatalogTopics, PartitionLog};
+use crate::coordinator::{Groups, Settings};
+use crate::partition::maintenance::{MaintenanceOptions, Worker};
+use crate::partition::recovery::{self, Fatal};
+use crate::partition::registry::RegistryOptions;
+use crate::partition::{Partition, Registry};
+use crate::store::backend::Disk;
+use crate::store::journal::stepped::SteppedJournal;
+use crate::store::journal::{Group, Journal, JournalOptions, Sink, SyncPolicy};
+use crate::types::{PartitionKey, Position};
+
+const STORE: Uuid = Uuid::from_u128(0x51);
+
+/// Sizes and policies of one simulated store: small, so that little data goes through every path.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) sync: SyncPolicy,
+    pub(super) tail_bytes: usize,
+    pub(super) checkpoint_bytes: u64,
+    pub(super) reserve_bytes: u64,
+    pub(super) journal_file_bytes: u64,
+    pub(super) producer_expiration_ms: i64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            sync: SyncPolicy::Always,
+            tail_bytes: 96 << 10,
+            checkpoint_bytes: 64 << 10,
+            reserve_bytes: 192 << 10,
+            journal_file_bytes: 64 << 10,
+            producer_expiration_ms: 24 * 3_600_000,
+        }
+    }
+}
+
+/// A running store.
+pub(super) struct Store {
+    pub(super) registry: Arc<Registry>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) journal: Arc<SteppedJournal>,
+    pub(super) groups: Arc<Groups>,
+    pub(super) worker: Option<Worker>,
+    /// Why the process must end, once something said so.
+    pub(super) fatal: Arc<Mutex<Option<String>>>,
+    /// Where the journal ended when it was opened.
+    pub(super) last: Position,
+    pub(super) tail_was_cut: bool,
+    pub(super) files_were_reused: bool,
+}
+
+/// A sink that fails the test where the real one ends the process.
+struct CheckedSink(Arc<Registry>);
+
+impl Sink for CheckedSink {
+    fn commit(&self, group: Group) {
+        if let Err(reason) = self.0.take_in(group, None) {
+            panic!("a committed entry cannot be taken in: {reason}");
+        }
+    }
+}
+
+impl Store {
+    /// Recovers what the disk holds and starts.
+    pub(super) fn open(
+        disk: &SimDisk,
+        clock: &Arc<SimClock>,
+        options: &Options,
+        meanwhile: fn(),
+    ) -> Result<Self, String> {
+        let fatal: Arc<Mutex<Option<String>>> = Arc::default();
+        let told = Arc::clone(&fatal);
+        let tell: Fatal = Arc::new(move |reason| {
+            told.lock().get_or_insert(reason);
+        });
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let journal = JournalOptions {
+            file_bytes: options.journal_file_bytes,
+            first_zero_bytes: options.journal_file_bytes / 2,
+            max_group: 16 << 10,
+            sync: options.sync,
+            ..JournalOptions::new(STORE)
+        };
+        let registry = RegistryOptions {
+            tail_bytes: options.tail_bytes,
+            reserve_bytes: options.reserve_bytes,
+            read_bytes: 1 << 20,
+            producers_per_partition: 100,
+            producer_expiration_ms: options.producer_expiration_ms,
+        };
+        let opening = recovery::Opening {
+            journal,
+            registry,
+            footer_bytes: 256 << 10,
+            environment: Environment::default(),
+            clock: Arc::clone(clock) as _,
+            fatal: tell,
+        };
+        let recovered = recovery::recover(&shared, opening, &|_, _| {})?;
+        let names: Vec<&str> = recovered.journal.file_names().collect();
+        let files_were_reused = names.windows(2).any(|pair| pair[0] > pair[1]);
+        let tail_was_cut = recovered.journal.cut().is_some();
+        let last = recovered.journal.last();
+        let (registry, catalog) = (recovered.registry, recovered.catalog);
+        let journal = SteppedJournal::start(
+            recovered.journal,
+            Arc::new(CheckedSink(Arc::clone(&registry))),
+            Arc::clone(clock) as _,
+            Box::new(meanwhile),
+        );
+        registry.attach(Arc::clone(&journal) as _);
+        catalog.attach(Arc::clone(&journal) as _);
+        let worker = Worker::new(
+            Arc::clone(&registry),
+            maintenance(options),
+            recovered.checkpoints,
+            recovered.checkpointer,
+        );
+        let groups = groups(&registry, &catalog, clock);
+        groups.load();
+        Ok(Self {
+            registry,
+            catalog,
+            journal,
+            groups,
+            worker: Some(worker),
+            fatal,
+            last,
+            tail_was_cut,
+            files_were_reused,
+        })
+    }
+
+    /// Why the process must end, if it must.
+    pub(super) fn failure(&self) -> Option<String> {
+        let fatal = self.fatal.lock().clone();
+        self.journal.failure().or(fatal)
+    }
+
+    /// Topics that clients know of, by name.
+    pub(super) fn topics(&self) -> BTreeMap<String, Arc<Topic>> {
+        let image = self.catalog.image();
+        let topics = image.topics().filter(|topic| !topic.internal);
+        topics
+            .map(|topic| (topic.name.to_string(), Arc::clone(topic)))
+            .collect()
+    }
+
+    pub(super) fn partition(&self, key: PartitionKey) -> Arc<Partition> {
+        let partition = self.registry.get(key);
+        partition.unwrap_or_else(|| panic!("partition {key} is not there"))
+    }
+
+    /// Makes everything durable that was appended.
+    pub(super) fn settle(&self) {
+        self.journal.wait(self.journal.appended());
+    }
+}
+
+fn maintenance(options: &Options) -> MaintenanceOptions {
+    MaintenanceOptions {
+        checkpoint_bytes: options.checkpoint_bytes,
+        retention_interval: Duration::from_secs(1),
+    }
+}
+
+fn groups(registry: &Arc<Registry>, catalog: &Arc<Catalog>, clock: &Arc<SimClock>) -> Arc<Groups> {
+    let config = GroupConfig {
+        offsets_topic_partitions: 2,
+        // The clock jumps by days here, and commits go by wall time.
+        offsets_retention_ms: i64::MAX / 4,
+        ..GroupConfig::default()
+    };
+    let log = PartitionLog::new(
+        Arc::clone(registry),
+        Arc::clone(catalog),
+        Arc::clone(clock) as _,
+        config.clone(),
+    );
+    Groups::new(
+        Settings::from(&config),
+        Arc::new(log),
+        Arc::new(CatalogTopics(Arc::clone(catalog))),
+        Arc::clone(clock) as _,
+    )
+}
+
+/// The outcome of a future that need not wait.
+pub(super) fn at_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    match future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}

@@ -1,0 +1,357 @@
+//! The world around the store: clients, clock, disk, and the ends of processes.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::check;
+use super::clock::SimClock;
+use super::disk::{End, SimDisk};
+use super::model::{Change, Model, Sent};
+use super::ops;
+use super::random::Random;
+use super::seen::{Branch, Seen};
+use super::store::{Options, Store};
+use crate::partition::entries::{SegmentsEntry, decode_log_start};
+use crate::partition::maintenance::Worker;
+use crate::store::backend::memory::MemoryDisk;
+use crate::store::journal::stepped::Stepped;
+use crate::store::journal::{EntryKind, Journal, SyncPolicy};
+use crate::types::{FileId, PartitionKey, Position};
+
+/// A start is tried this often with a fault in its way, then without.
+const FAULTY_STARTS: u32 = 3;
+
+thread_local! {
+    /// The world of this thread, for what runs in the middle of a disk operation.
+    static CURRENT: RefCell<Option<Rc<RefCell<World>>>> = const { RefCell::new(None) };
+}
+
+/// What else happens while a background job is at the disk or waits for the journal.
+pub(super) fn meanwhile() {
+    let world = CURRENT.with(|current| current.borrow().clone());
+    if let Some(world) = world
+        && let Ok(mut world) = world.try_borrow_mut()
+    {
+        world.interleave();
+    }
+}
+
+/// What the idempotent producers of the simulation remember.
+#[derive(Default)]
+pub(super) struct Clients {
+    /// Ids given out; each is used in every partition.
+    pub(super) ids: Vec<i64>,
+    /// What each sent to a partition, newest last.
+    pub(super) sent: BTreeMap<(i64, PartitionKey), Vec<Sent>>,
+    /// Tells every batch from all others.
+    pub(super) tag: u64,
+}
+
+/// One simulated machine.
+pub(super) struct World {
+    pub(super) random: Random,
+    pub(super) clock: Arc<SimClock>,
+    pub(super) options: Options,
+    pub(super) disk: SimDisk,
+    pub(super) store: Option<Store>,
+    pub(super) model: Model,
+    pub(super) clients: Clients,
+    pub(super) seen: Seen,
+    pub(super) trace: Vec<String>,
+    /// Everything that anybody was shown lies at or below this.
+    pub(super) shown: Position,
+    /// Answers that wait for their position.
+    pub(super) answers: Vec<Position>,
+    /// Segment files that some entry named.
+    pub(super) named_files: BTreeSet<FileId>,
+    /// Steps until the disk has room again.
+    pub(super) full_for: Option<u64>,
+    pub(super) refused_while_full: bool,
+    /// A background job is in the middle of something.
+    pub(super) in_background: bool,
+    last_end: Option<End>,
+    /// Nothing goes wrong any more.
+    pub(super) calm: bool,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, options: Options) -> Self {
+        let clock = Arc::new(SimClock::new());
+        let disk = SimDisk::new(MemoryDisk::new(), Arc::clone(&clock), seed, meanwhile);
+        let store = Store::open(&disk, &clock, &options, meanwhile).expect("an empty disk opens");
+        Self {
+            random: Random::new(seed),
+            clock,
+            options,
+            disk,
+            store: Some(store),
+            model: Model::default(),
+            clients: Clients::default(),
+            seen: Seen::default(),
+            trace: Vec::new(),
+            shown: Position(0),
+            answers: Vec::new(),
+            named_files: BTreeSet::new(),
+            full_for: None,
+            refused_while_full: false,
+            in_background: false,
+            last_end: None,
+            calm: false,
+        }
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        self.store.as_ref().expect("the store runs")
+    }
+
+    /// Whether the process runs and nothing has told it to end.
+    pub(super) fn is_up(&self) -> bool {
+        self.disk.is_on() && self.store.as_ref().is_some_and(|s| s.failure().is_none())
+    }
+
+    /// Brings the model up to what the store has sequenced and made durable, and lets answers go.
+    pub(super) fn follow(&mut self) {
+        let journal = Arc::clone(&self.store().journal);
+        for noted in journal.take_noted() {
+            match noted.kind {
+                EntryKind::LogStart => {
+                    let offset = decode_log_start(&noted.payload).expect("a log start");
+                    let key = noted.key;
+                    self.seen.note(Branch::LogStartMoved);
+                    let change = Change::LogStart { key, offset };
+                    self.model.sequence(noted.position, change);
+                }
+                EntryKind::Segments => {
+                    let entry = SegmentsEntry::decode(&noted.payload).expect("an entry");
+                    self.named_files.extend(entry.added.iter().map(|m| m.file));
+                }
+                EntryKind::Batch | EntryKind::Catalog => {}
+            }
+        }
+        let durable = journal.durable();
+        self.model.advance(durable, journal.synced());
+        self.answers.retain(|after| {
+            if *after <= durable {
+                self.shown = self.shown.max(*after);
+            }
+            *after > durable
+        });
+        // Readers see everything that the sink took in.
+        self.shown = self.shown.max(durable);
+    }
+
+    /// An answer that shows what lies at `truth` and leaves when `after` is durable.
+    pub(super) fn answer(&mut self, after: Position, truth: Position) {
+        let durable = self.store().journal.durable();
+        assert!(
+            after >= truth || durable >= truth,
+            "an answer that shows {truth:?} would leave at {after:?}"
+        );
+        self.answers.push(after);
+    }
+
+    /// Work of clients in the middle of a background job.
+    pub(super) fn interleave(&mut self) {
+        if !self.is_up() || !self.in_background || !self.random.one_in(3) {
+            return;
+        }
+        for _ in 0..=self.random.below(2) {
+            self.seen.note(Branch::Interleaved);
+            ops::foreground(self);
+            if !self.is_up() {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn journal_step(&mut self) {
+        let journal = Arc::clone(&self.store().journal);
+        match self.random.below(20) {
+            0 => {
+                journal.files_step();
+            }
+            1..6 => {
+                journal.commit_step();
+            }
+            _ => {
+                if journal.step() == Stepped::Idle && journal.commit_step() == Stepped::Idle {
+                    self.clock.advance(Duration::from_millis(10));
+                }
+            }
+        }
+    }
+
+    /// The process ends, and another one starts on what is left.
+    pub(super) fn restart(&mut self) {
+        if self.disk.is_on() {
+            let end = if self.random.one_in(2) {
+                End::Kill
+            } else {
+                End::PowerLoss
+            };
+            self.end(end);
+        }
+        let mut power_lost = self.last_end() == End::PowerLoss;
+        // What could have left before the end is taken to have left.
+        self.follow();
+        let synced = self.store().journal.synced();
+        let always = self.options.sync == SyncPolicy::Always;
+        self.answers.clear();
+        self.store = None;
+        let left = self.disk.take_left().expect("the end left a disk");
+        let stays_full = !self.calm && self.full_for.is_some() && self.random.one_in(2);
+        if !stays_full {
+            left.set_capacity(None);
+            self.full_for = None;
+        }
+        let store = self.start(left, &mut power_lost);
+        let least = if always || !power_lost {
+            self.shown
+        } else {
+            synced.min(self.shown)
+        };
+        assert!(
+            store.last >= least,
+            "the journal ends at {:?}, and somebody was shown {least:?}",
+            store.last
+        );
+        self.note_start(&store);
+        let last = store.last;
+        self.store = Some(store);
+        if self.model.restart(last) > 0 {
+            self.seen.note(Branch::UnackedLost);
+        }
+        self.shown = last;
+        // Ids whose reservation was lost were told to nobody.
+        let next = self.model.durable.next_producer_id;
+        self.clients.ids.retain(|id| *id < next);
+        self.clients.sent.retain(|(id, _), _| *id < next);
+        if !self.model.durable.commits.is_empty() {
+            self.seen.note(Branch::CommitRecovered);
+        }
+        check::recovered(self);
+    }
+
+    /// Ends the process now.
+    pub(super) fn end(&mut self, end: End) {
+        self.disk.end_now(end);
+    }
+
+    fn last_end(&mut self) -> End {
+        let end = self.disk.ended_by().unwrap_or(End::Kill);
+        if self.last_end == Some(End::Kill) && end == End::PowerLoss {
+            self.seen.note(Branch::KillThenPowerLoss);
+        }
+        self.last_end = Some(end);
+        end
+    }
+
+    /// Starts on a disk, now and then with a fault in the way of it.
+    fn start(&mut self, mut left: MemoryDisk, power_lost: &mut bool) -> Store {
+        let mut tries = 0;
+        loop {
+            let files = check::segment_files(&left);
+            if files.iter().any(|file| !self.named_files.contains(file)) {
+                self.seen.note(Branch::SegmentWithoutEntry);
+            }
+            let seed = self.random.next();
+            let disk = SimDisk::new(left, Arc::clone(&self.clock), seed, meanwhile);
+            let faulty = !self.calm && tries < FAULTY_STARTS && self.random.one_in(3);
+            if faulty {
+                let end = if self.random.one_in(2) {
+                    End::Kill
+                } else {
+                    End::PowerLoss
+                };
+                disk.end_after(self.random.below(30), end);
+            }
+            tries += 1;
+            self.disk = disk;
+            let opened = Store::open(&self.disk, &self.clock, &self.options, meanwhile);
+            match opened {
+                Ok(store) if self.disk.is_on() => return store,
+                Err(_) if self.disk.is_on() && self.full_for.is_some() => {
+                    // A journal without any file needs room for one.
+                    left = self.disk.memory.kill();
+                    left.set_capacity(None);
+                    self.full_for = None;
+                }
+                Err(reason) if self.disk.is_on() => panic!("the store does not open: {reason}"),
+                _ => {
+                    self.seen.note(Branch::EndedInRecovery);
+                    *power_lost |= self.last_end() == End::PowerLoss;
+                    left = self.disk.take_left().expect("the end left a disk");
+                }
+            }
+        }
+    }
+
+    fn note_start(&mut self, store: &Store) {
+        if store.tail_was_cut {
+            self.seen.note(Branch::TornTail);
+        }
+        if store.files_were_reused {
+            self.seen.note(Branch::RecycledFiles);
+        }
+    }
+
+    /// Writes down where the world stands, for the comparison of two runs.
+    pub(super) fn note(&mut self, step: u64, what: &str) {
+        let (changes, digest) = self.disk.figures();
+        let journal = &self.store().journal;
+        let (durable, appended) = (journal.durable().0, journal.appended().0);
+        let line =
+            format!("{step} {what}: disk {changes} {digest:x}, journal {durable}/{appended}");
+        if std::env::var_os("SHARDGATE_SIM_TRACE").is_some() {
+            println!("{line}");
+        }
+        self.trace.push(line);
+    }
+}
+
+/// A world, and the way to let background jobs run in it.
+pub(super) struct Sim {
+    pub(super) world: Rc<RefCell<World>>,
+}
+
+impl Sim {
+    pub(super) fn new(seed: u64, options: Options) -> Self {
+        let world = Rc::new(RefCell::new(World::new(seed, options)));
+        CURRENT.with(|current| *current.borrow_mut() = Some(Rc::clone(&world)));
+        Self { world }
+    }
+
+    /// Runs a background job, with clients at work in the middle of it.
+    pub(super) fn background(&self, job: impl FnOnce(&mut Worker) -> Result<(), String>) {
+        let (mut worker, store_of) = {
+            let mut world = self.world.borrow_mut();
+            world.in_background = true;
+            let store = world.store.as_mut().expect("the store runs");
+            let worker = store.worker.take().expect("one background job at a time");
+            (worker, Arc::clone(&store.fatal))
+        };
+        let done = job(&mut worker);
+        let mut world = self.world.borrow_mut();
+        world.in_background = false;
+        if let Some(store) = world.store.as_mut() {
+            store.worker = Some(worker);
+        }
+        if let Err(reason) = done {
+            let expected = !world.is_up() || world.disk.faults.hits() > 0;
+            assert!(expected, "a background job failed for no reason: {reason}");
+            if world.is_up() {
+                world.seen.note(Branch::BackgroundFailed);
+            }
+            store_of.lock().get_or_insert(reason);
+        }
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        CURRENT.with(|current| *current.borrow_mut() = None);
+    }
+}
