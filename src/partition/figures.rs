@@ -14,6 +14,10 @@ pub(super) struct Figures {
     pub(super) flushes: AtomicU64,
     /// Bytes of segment files written by them.
     pub(super) flushed_bytes: AtomicU64,
+    /// Merges done.
+    pub(super) merges: AtomicU64,
+    /// Bytes of segment files written by them.
+    pub(super) merged_bytes: AtomicU64,
     /// Checkpoints written.
     pub(super) checkpoints: AtomicU64,
     /// Segment files deleted.
@@ -43,7 +47,7 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-const OF_REGISTRY: [OfRegistry; 13] = [
+const OF_REGISTRY: [OfRegistry; 15] = [
     ("partitions", "Partitions of all topics", GAUGE, |r| {
         r.partition_count() as u64
     }),
@@ -91,6 +95,15 @@ const OF_REGISTRY: [OfRegistry; 13] = [
         "Bytes of segment files written by flushes",
         COUNTER,
         |r| read(&r.figures.flushed_bytes),
+    ),
+    ("merges", "Merges of segment files", COUNTER, |r| {
+        read(&r.figures.merges)
+    }),
+    (
+        "merged_bytes",
+        "Bytes of segment files written by merges",
+        COUNTER,
+        |r| read(&r.figures.merged_bytes),
     ),
     ("checkpoints", "Checkpoints written", COUNTER, |r| {
         read(&r.figures.checkpoints)

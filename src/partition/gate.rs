@@ -45,6 +45,11 @@ impl Gate {
         }
     }
 
+    /// Whether so many bytes can be written without coming near the reserve.
+    pub(super) fn has_room_for(&self, bytes: u64) -> io::Result<bool> {
+        Ok(self.is_open() && self.disk.space()?.free >= self.reserve_bytes.saturating_add(bytes))
+    }
+
     /// Says whether the background work finds space for its files. Returns what it said before.
     pub(super) fn set_work_is_short(&self, short: bool) -> bool {
         let before = self.work_is_short.swap(short, Ordering::AcqRel);

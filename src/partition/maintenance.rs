@@ -30,15 +30,15 @@ pub struct MaintenanceOptions {
     pub retention_interval: Duration,
 }
 
-/// The running thread.
+/// The running threads: one flushes, checkpoints and deletes, the other merges.
 pub struct Maintenance {
     registry: Arc<Registry>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Maintenance {
-    /// Starts it.
+    /// Starts them.
     pub fn start(opened: Opened, options: MaintenanceOptions, fatal: Fatal) -> io::Result<Self> {
         let registry = Arc::clone(&opened.registry);
         let stop = Arc::new(AtomicBool::new(false));
@@ -48,6 +48,15 @@ impl Maintenance {
             opened.checkpoints,
             opened.checkpointer,
         );
+        let (stopped, merging) = (Arc::clone(&stop), Arc::clone(&registry));
+        let merge_fatal = Arc::clone(&fatal);
+        let merges = std::thread::Builder::new()
+            .name("store-merge".into())
+            .spawn(move || {
+                if let Err(reason) = merging.run_merges(&stopped) {
+                    merge_fatal(reason);
+                }
+            })?;
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("store-maintenance".into())
@@ -55,7 +64,7 @@ impl Maintenance {
         Ok(Self {
             registry,
             stop,
-            thread: Some(thread),
+            threads: vec![merges, thread],
         })
     }
 
@@ -63,10 +72,13 @@ impl Maintenance {
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.registry.wake.raise();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the store's background thread panicked; nothing acknowledged is lost");
+        self.registry.merge_wake.raise();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!(
+                    "a background thread of the store panicked; nothing acknowledged is lost"
+                );
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ mod flush;
 mod gate;
 pub mod log;
 pub mod maintenance;
+mod merge;
 pub mod producer_state;
 pub mod read;
 pub mod recovery;

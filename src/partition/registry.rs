@@ -66,6 +66,8 @@ pub struct Registry {
     pub(super) tail_bytes: AtomicU64,
     /// Told when there is work for the maintenance thread.
     pub(super) wake: Signal,
+    /// Told when merging is to stop.
+    pub(super) merge_wake: Signal,
 }
 
 /// A flag that a thread sleeps on.
@@ -158,6 +160,7 @@ impl Registry {
             next_file: AtomicU64::new(1),
             tail_bytes: AtomicU64::new(0),
             wake: Signal::default(),
+            merge_wake: Signal::default(),
         }
     }
 

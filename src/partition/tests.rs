@@ -307,6 +307,57 @@ async fn the_largest_timestamp_is_that_of_a_record_that_can_be_read() {
     }
 }
 
+#[test]
+fn short_runs_are_merged_into_long_ones_and_read_the_same() {
+    let mut store = Store::open(MemoryDisk::new());
+    store.create_topic("t", 20);
+    store.sync();
+    let topic = store.topic("t").expect("created");
+    let mut sent: BTreeMap<PartitionKey, Vec<Bytes>> = BTreeMap::new();
+    for round in 0..40u64 {
+        for index in 0..20 {
+            let key = topic.partition(index).expect("a partition");
+            let payload = batch(round * 100 + index as u64, 2, 50, None);
+            store.append(key, &payload).expect("appended");
+            sent.entry(key).or_default().push(payload);
+        }
+        store.sync();
+        store.flush();
+    }
+    let start = topic.partition(3).expect("a partition");
+    let moved = store
+        .opened
+        .registry
+        .move_log_start(&store.partition(start), 9);
+    moved.expect("moved");
+    store.sync();
+    let files = |store: &Store| store.disk.list("segments").expect("a folder").len();
+    assert_eq!(files(&store), 40);
+    while store.opened.registry.merge_once(&|_| ()).expect("merged") {}
+    store.opened.registry.delete_left_files();
+    assert_eq!(
+        files(&store),
+        10,
+        "two merges of sixteen, and eight that wait for more"
+    );
+    let check = |store: &Store| {
+        for (key, batches) in &sent {
+            let first = if *key == start { 9 } else { 0 };
+            let got = store.read_all(*key);
+            let wanted = batches.iter().zip(0..).filter(|(_, n)| n * 2 + 1 >= first);
+            assert_eq!(got.len(), wanted.clone().count());
+            for ((sent, n), (base, got)) in wanted.zip(&got) {
+                assert_eq!((*base, body(got)), (n * 2, body(sent)));
+            }
+        }
+    };
+    check(&store);
+    store.checkpoint();
+    let disk = store.disk.crash(5);
+    store.opened.journal.close();
+    check(&Store::open(disk));
+}
+
 /// One step of a random history.
 #[derive(Clone, Debug)]
 enum Step {
@@ -327,6 +378,7 @@ enum Step {
         part: u8,
     },
     Collect,
+    Merge,
     Kill,
     PowerLoss {
         seed: u64,
@@ -351,6 +403,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4usize, any::<u8>())
             .prop_map(|(partition, part)| Step::DeleteRecords { partition, part }),
         1 => Just(Step::Collect),
+        1 => Just(Step::Merge),
         1 => Just(Step::Kill),
         2 => any::<u64>().prop_map(|seed| Step::PowerLoss { seed }),
     ]
@@ -415,6 +468,13 @@ impl History {
                 let registry = &self.store.opened.registry;
                 registry.drop_dead_files().expect("dropped");
                 self.store.opened.registry.delete_left_files();
+            }
+            Step::Merge => {
+                self.store
+                    .opened
+                    .registry
+                    .merge_once(&|_| ())
+                    .expect("merged");
             }
             Step::Kill => self.restart(MemoryDisk::kill),
             Step::PowerLoss { seed } => self.restart(|disk| disk.crash(*seed)),

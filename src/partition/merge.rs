@@ -1,0 +1,312 @@
+//! Merging small files away, and rewriting files whose records are mostly deleted.
+//!
+//! A flush over many partitions leaves short runs of each; reading them back costs a seek per run.
+//! Files whose mean run is short are merged by tiers of 16, so a byte is rewritten twice at most
+//! before its run is long enough. Merging yields to flushes and runs on a thread of its own.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::partition::entries::SegmentsEntry;
+use crate::partition::figures::Figures;
+use crate::partition::registry::Registry;
+use crate::partition::shard::SegmentFile;
+use crate::store::segment::{Source, merge};
+use crate::types::{Offset, PartitionKey};
+
+/// Files of one tier that are merged together.
+const FAN_IN: usize = 16;
+/// Runs of this length are never merged.
+const LONG_RUN: u64 = 256 << 10;
+/// Runs below this length are of the lower tier.
+const SHORT_RUN: u64 = LONG_RUN / FAN_IN as u64;
+/// Most bytes that one merge reads.
+const MERGE_BYTES: u64 = 1 << 30;
+/// Speed of a merge while nothing else needs the disk, in bytes a second.
+const PACE: u64 = 32 << 20;
+/// How long a merge waits before it looks again whether flushes need the disk.
+const YIELD: Duration = Duration::from_millis(20);
+
+/// What is known of a file when merges are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    bytes: u64,
+    sections: u64,
+    /// Bytes of records that are deleted.
+    dead: u64,
+}
+
+impl Shape {
+    fn of(file: &SegmentFile, log_start: &dyn Fn(PartitionKey) -> Offset) -> Self {
+        let dead = file.meta.sections.iter().map(|section| {
+            let records = (section.end - section.start).max(1) as u64;
+            let gone = (log_start(section.key).min(section.end) - section.start).max(0) as u64;
+            section.bytes / records * gone.min(records)
+        });
+        let sections = file.meta.sections.len() as u64;
+        Self {
+            bytes: file.meta.bytes,
+            sections,
+            dead: dead.sum(),
+        }
+    }
+
+    /// 0 or 1 for files that are merged, `None` for those whose runs are long enough.
+    fn tier(&self) -> Option<u8> {
+        match self.bytes / self.sections.max(1) {
+            run if run < SHORT_RUN => Some(0),
+            run if run < LONG_RUN => Some(1),
+            _ => None,
+        }
+    }
+
+    fn is_half_dead(&self) -> bool {
+        self.dead * 2 >= self.bytes
+    }
+}
+
+/// Which of some files, oldest first, are merged next: a tier that has enough of them, or one file
+/// that is half dead.
+fn choose(shapes: &[Shape]) -> Vec<usize> {
+    for tier in [0, 1] {
+        let mut bytes = 0;
+        let mut chosen = Vec::new();
+        for (index, shape) in shapes
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.tier() == Some(tier))
+        {
+            if chosen.len() == FAN_IN || (!chosen.is_empty() && bytes + shape.bytes > MERGE_BYTES) {
+                break;
+            }
+            bytes += shape.bytes;
+            chosen.push(index);
+        }
+        let full = chosen.len() > 1 && bytes * 2 > MERGE_BYTES;
+        if chosen.len() == FAN_IN || full {
+            return chosen;
+        }
+    }
+    shapes
+        .iter()
+        .position(Shape::is_half_dead)
+        .into_iter()
+        .collect()
+}
+
+/// The most files from some point on, oldest first, in which each partition's sections join. A
+/// partition that had a file of its own in between breaks it.
+fn joined(files: &[Arc<SegmentFile>]) -> &[Arc<SegmentFile>] {
+    for from in 0..files.len() {
+        for to in (from + 2..=files.len()).rev() {
+            if joins(&files[from..to]) {
+                return &files[from..to];
+            }
+        }
+    }
+    &[]
+}
+
+fn joins(files: &[Arc<SegmentFile>]) -> bool {
+    let mut sections: Vec<_> = files
+        .iter()
+        .flat_map(|f| &f.meta.sections)
+        .map(|s| (s.key, s.start, s.end))
+        .collect();
+    sections.sort_unstable();
+    sections
+        .windows(2)
+        .all(|pair| pair[0].0 != pair[1].0 || pair[0].2 == pair[1].1)
+}
+
+impl Registry {
+    /// Does one merge, if one is due; `pace` is told of bytes written.
+    pub(crate) fn merge_once(&self, pace: &dyn Fn(u64)) -> io::Result<bool> {
+        let sources = self.due_for_merge();
+        let bytes: u64 = sources.iter().map(|file| file.meta.bytes).sum();
+        if sources.is_empty() || !self.gate.has_room_for(bytes)? {
+            return Ok(false);
+        }
+        let keep = |key| self.get(key).map(|partition| partition.bounds().log_start);
+        let wanted: Vec<_> = sources
+            .iter()
+            .map(|f| Source {
+                file: f.meta.file,
+                keep: &keep,
+            })
+            .collect();
+        let into = self.next_file_id();
+        let added = match merge(&self.segments, &wanted, into, pace) {
+            Ok(meta) => meta,
+            Err(error) => {
+                self.remove_unlisted(into);
+                return Err(error);
+            }
+        };
+        Figures::add(&self.figures.merges, 1);
+        Figures::add(
+            &self.figures.merged_bytes,
+            added.as_ref().map_or(0, |meta| meta.bytes),
+        );
+        let entry = SegmentsEntry {
+            flushed: self.applied.lock().flushed,
+            added: added.into_iter().collect(),
+            removed: sources.iter().map(|file| file.meta.file).collect(),
+        };
+        self.commit_segments(entry)?;
+        Ok(true)
+    }
+
+    /// Files to merge now. Holding them keeps them on disk while they are read.
+    fn due_for_merge(&self) -> Vec<Arc<SegmentFile>> {
+        let files: Vec<_> = {
+            let applied = self.applied.lock();
+            applied
+                .files
+                .values()
+                .filter(|file| !file.damaged)
+                .cloned()
+                .collect()
+        };
+        let log_start = |key| self.get(key).map_or(Offset::MAX, |p| p.bounds().log_start);
+        let shapes: Vec<_> = files
+            .iter()
+            .map(|file| Shape::of(file, &log_start))
+            .collect();
+        let chosen: Vec<_> = choose(&shapes)
+            .into_iter()
+            .map(|index| Arc::clone(&files[index]))
+            .collect();
+        if chosen.len() == 1 {
+            chosen
+        } else {
+            joined(&chosen).to_vec()
+        }
+    }
+
+    /// Merges until stopped. An error must end the process, unless it is about one damaged file.
+    pub(super) fn run_merges(&self, stop: &AtomicBool) -> Result<(), String> {
+        while !stop.load(Ordering::Acquire) {
+            let started = Instant::now();
+            let written = std::cell::Cell::new(0u64);
+            let pace = |bytes: u64| {
+                written.set(written.get() + bytes);
+                let due = Duration::from_secs_f64(written.get() as f64 / PACE as f64);
+                while !stop.load(Ordering::Acquire)
+                    && (started.elapsed() < due || self.is_flush_due())
+                {
+                    std::thread::sleep(YIELD);
+                }
+            };
+            match self.merge_once(&pace) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) if is_about_one_file(&error) => {
+                    tracing::error!(
+                        %error,
+                        "segment files cannot be merged; they are served as they are"
+                    );
+                    std::thread::sleep(Duration::from_secs(60));
+                }
+                Err(error) => return Err(format!("merging segment files failed: {error}")),
+            }
+            self.merge_wake.wait(Duration::from_secs(1));
+        }
+        Ok(())
+    }
+
+    fn is_flush_due(&self) -> bool {
+        self.tail_bytes() >= self.options.tail_bytes as u64 / 2
+    }
+}
+
+/// Damage and a full disk leave everything else as it was.
+fn is_about_one_file(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, QuotaExceeded, StorageFull, Unsupported};
+    matches!(
+        error.kind(),
+        InvalidData | InvalidInput | QuotaExceeded | StorageFull | Unsupported
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::segment::{SectionMeta, SegmentMeta};
+    use crate::types::{FileId, TopicNo};
+
+    fn shape(bytes: u64, sections: u64, dead: u64) -> Shape {
+        Shape {
+            bytes,
+            sections,
+            dead,
+        }
+    }
+
+    #[test]
+    fn short_runs_are_merged_by_tiers_and_long_ones_never() {
+        let small = shape(32 << 20, 10_000, 0);
+        assert_eq!(choose(&[small; 15]), Vec::<usize>::new(), "not enough yet");
+        assert_eq!(choose(&[small; 20]), (0..16).collect::<Vec<_>>());
+        let merged = shape(512 << 20, 10_000, 0);
+        assert_eq!(merged.tier(), Some(1));
+        assert_eq!(
+            choose(&[merged; 2]),
+            vec![0, 1],
+            "as much as one merge may read"
+        );
+        let long = shape(64 << 20, 4, 0);
+        assert_eq!(choose(&[long; 40]), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn a_half_dead_file_is_rewritten() {
+        let long = shape(64 << 20, 4, 1 << 20);
+        let dead = shape(64 << 20, 4, 33 << 20);
+        assert_eq!(choose(&[long, dead, long]), vec![1]);
+    }
+
+    #[test]
+    fn a_gap_ends_what_can_be_joined() {
+        let file = |n, start, end| {
+            let key = PartitionKey {
+                topic: TopicNo(1),
+                index: 0,
+            };
+            let section = SectionMeta {
+                key,
+                start,
+                end,
+                ..SectionMeta::default()
+            };
+            let meta = SegmentMeta {
+                file: FileId(n),
+                bytes: 1,
+                sections: vec![section],
+            };
+            Arc::new(SegmentFile {
+                meta,
+                damaged: false,
+            })
+        };
+        let files = [
+            file(1, 0, 5),
+            file(2, 5, 9),
+            file(3, 12, 20),
+            file(4, 20, 30),
+        ];
+        let ids =
+            |files: &[Arc<SegmentFile>]| files.iter().map(|f| f.meta.file.0).collect::<Vec<_>>();
+        assert_eq!(ids(joined(&files)), [1, 2]);
+        assert_eq!(ids(joined(&files[1..])), [3, 4]);
+        assert_eq!(ids(joined(&files[1..3])), [] as [u64; 0]);
+        let rewritten = [file(2, 5, 9), file(3, 0, 5)];
+        assert_eq!(
+            ids(joined(&rewritten)),
+            [2, 3],
+            "a rewritten file holds what is older"
+        );
+    }
+}
