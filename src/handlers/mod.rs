@@ -256,8 +256,8 @@ pub async fn dispatch(
     drop(frame);
     let checked = guard::check(header.row, header.version, &body)
         .map_err(|e| malformed(&header, e.to_string()))?;
-    let body = if checked.odd_nulls {
-        guard::with_plain_nulls(header.row, header.version, &body)
+    let body = if checked.odd {
+        guard::plain(header.row, header.version, &body)
             .map_err(|e| malformed(&header, e.to_string()))?
             .into()
     } else {

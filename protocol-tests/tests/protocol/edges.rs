@@ -21,6 +21,7 @@ use protocol_tests::wire::Wire;
 const OFFSET_OUT_OF_RANGE: i16 = 1;
 const CORRUPT_MESSAGE: i16 = 2;
 const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
+const INVALID_TOPIC_EXCEPTION: i16 = 17;
 const INVALID_REQUIRED_ACKS: i16 = 21;
 const INVALID_REQUEST: i16 = 42;
 const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: i16 = 53;
@@ -363,4 +364,16 @@ fn every_negative_length_is_null() {
         names.any(|name| name.as_str() == topic),
         "null asks for all topics"
     );
+}
+
+#[test]
+fn text_that_is_not_utf_8_is_taken_as_some_name() {
+    let mut wire = Wire::open();
+    // Metadata 1 for one topic whose name is a single broken byte.
+    let mut body = vec![0, 0, 0, 1, 0, 1];
+    body.push(0xff);
+    wire.send_body(3, 1, 98, &body);
+    let mut answer = wire.read_frame().expect("an answer").slice(4..);
+    let metadata = MetadataResponse::decode(&mut answer, 1).expect("metadata");
+    assert_eq!(metadata.topics[0].error_code, INVALID_TOPIC_EXCEPTION);
 }

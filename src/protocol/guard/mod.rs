@@ -29,9 +29,8 @@ const ELEMENT_BYTES: usize = 448;
 pub struct Checked {
     /// Elements of arrays, and tagged fields, in it.
     pub elements: usize,
-    /// It holds negative lengths other than -1, which the typed decoder does not take for null as
-    /// Kafka does: decode what [`with_plain_nulls`] makes of it.
-    pub odd_nulls: bool,
+    /// It holds what Kafka takes and the typed decoder does not: decode what [`plain`] makes of it.
+    pub odd: bool,
 }
 
 impl Checked {
@@ -83,33 +82,62 @@ pub enum GuardReason {
 
 /// Checks the body of a request whose version the row decodes.
 pub fn check(row: &ApiRow, version: i16, body: &[u8]) -> Result<Checked, GuardError> {
-    let mut odd_nulls = false;
-    let elements = walk(row, version, body, &mut |_, _| odd_nulls = true)?;
-    Ok(Checked {
-        elements,
-        odd_nulls,
-    })
+    let mut odd = false;
+    let elements = walk(row, version, body, &mut |_| odd = true)?;
+    Ok(Checked { elements, odd })
 }
 
-/// The same body with every null written as -1. It must have passed the check.
-pub fn with_plain_nulls(row: &ApiRow, version: i16, body: &[u8]) -> Result<Vec<u8>, GuardError> {
+/// The same body with every null written as -1 and every text in UTF-8. It must have passed the
+/// check. Kafka's own decoder puts U+FFFD where text is broken; a question mark leaves all lengths
+/// as they are.
+pub fn plain(row: &ApiRow, version: i16, body: &[u8]) -> Result<Vec<u8>, GuardError> {
     let mut plain = body.to_vec();
-    walk(row, version, body, &mut |remaining, width| {
-        let end = body.len() - remaining;
-        if let Some(length) = plain.get_mut(end - width..end) {
-            length.fill(0xff);
+    walk(row, version, body, &mut |odd| {
+        let end = body.len().saturating_sub(odd.behind);
+        let Some(bytes) = plain.get_mut(end.saturating_sub(odd.bytes)..end) else {
+            return;
+        };
+        match odd.kind {
+            OddKind::Null => bytes.fill(0xff),
+            OddKind::Text => mend(bytes),
         }
     })?;
     Ok(plain)
 }
 
-/// Returns the number of elements. `odd_null` hears of each odd null: the bytes that remain behind
-/// its length, and the length's width.
+/// Puts question marks where text is not UTF-8.
+fn mend(mut text: &mut [u8]) {
+    while let Err(error) = str::from_utf8(text) {
+        let (_, rest) = text.split_at_mut(error.valid_up_to());
+        let length = error.error_len().unwrap_or(rest.len());
+        let (broken, rest) = rest.split_at_mut(length);
+        broken.fill(b'?');
+        text = rest;
+    }
+}
+
+/// A piece of a body that Kafka takes and the typed decoder does not.
+struct Odd {
+    kind: OddKind,
+    /// Its length.
+    bytes: usize,
+    /// The bytes of the body that lie behind it.
+    behind: usize,
+}
+
+enum OddKind {
+    /// A negative length other than -1.
+    Null,
+    /// Text that is not UTF-8.
+    Text,
+}
+
+/// Returns the number of elements. `odd` hears of each odd piece.
 fn walk(
     row: &ApiRow,
     version: i16,
     body: &[u8],
-    odd_null: &mut dyn FnMut(usize, usize),
+    odd: &mut dyn FnMut(Odd),
 ) -> Result<usize, GuardError> {
     let shape = shape_of(row.key).ok_or(GuardError {
         field: row.name,
@@ -120,7 +148,8 @@ fn walk(
         flexible: version >= shape.flexible,
         left: MAX_ELEMENTS,
         field: row.name,
-        odd_null,
+        behind: 0,
+        odd,
     };
     let mut reader = Reader::new(body);
     match walk.fields(&mut reader, shape.fields) {
@@ -157,7 +186,9 @@ struct Walk<'a> {
     left: usize,
     /// The field that is being read, for the error.
     field: &'static str,
-    odd_null: &'a mut dyn FnMut(usize, usize),
+    /// Bytes of the body behind the slice that is being read.
+    behind: usize,
+    odd: &'a mut dyn FnMut(Odd),
 }
 
 impl Walk<'_> {
@@ -226,9 +257,22 @@ impl Walk<'_> {
         let Some(length) = length else {
             return null_if(nullable);
         };
-        r.take(length as usize)
+        let bytes = r
+            .take(length as usize)
             .map_err(|_| GuardReason::Length(length))?;
+        if matches!(kind, Kind::Str) && str::from_utf8(bytes).is_err() {
+            self.odd(r, OddKind::Text, bytes.len());
+        }
         Ok(())
+    }
+
+    fn odd(&mut self, r: &Reader<'_>, kind: OddKind, bytes: usize) {
+        let behind = self.behind + r.remaining();
+        (self.odd)(Odd {
+            kind,
+            bytes,
+            behind,
+        });
     }
 
     /// The length of an array, of bytes, or of a compact string; `None` is null. Any negative
@@ -244,7 +288,7 @@ impl Walk<'_> {
 
     fn plain_length(&mut self, r: &Reader<'_>, length: i32, width: usize) -> Option<u32> {
         if length < -1 {
-            (self.odd_null)(r.remaining(), width);
+            self.odd(r, OddKind::Null, width);
         }
         u32::try_from(length).ok()
     }
@@ -269,7 +313,10 @@ impl Walk<'_> {
                 // The typed decoder reads a known tag where it stands and ignores its length, so
                 // the two must agree or the walks part.
                 let mut value = Reader::new(bytes);
+                let behind = self.behind;
+                self.behind += r.remaining();
                 self.value(&mut value, field)?;
+                self.behind = behind;
                 if value.remaining() != 0 {
                     return Err(GuardReason::TagLength);
                 }

@@ -21,7 +21,7 @@ fn run(api: ApiKey, version: i16, body: &[u8]) -> Result<Checked, GuardReason> {
 fn passed(elements: usize) -> Result<Checked, GuardReason> {
     Ok(Checked {
         elements,
-        odd_nulls: false,
+        odd: false,
     })
 }
 
@@ -123,8 +123,8 @@ fn every_negative_length_is_null() {
     let row = api::lookup(ApiKey::Metadata as i16).unwrap();
     let odd = (-5i32).to_be_bytes();
     let checked = check(row, 1, &odd).unwrap();
-    assert!(checked.odd_nulls);
-    assert_eq!(with_plain_nulls(row, 1, &odd).unwrap(), [0xff; 4]);
+    assert!(checked.odd);
+    assert_eq!(plain(row, 1, &odd).unwrap(), [0xff; 4]);
     // A name that may not be null is still refused.
     let name = [&1i32.to_be_bytes()[..], &(-7i16).to_be_bytes()].concat();
     assert_eq!(run(ApiKey::Metadata, 1, &name), Err(GuardReason::Null));
@@ -132,7 +132,43 @@ fn every_negative_length_is_null() {
     let row = api::lookup(ApiKey::Produce as i16).unwrap();
     let mut produce = body(&ProduceRequest::default().with_acks(-1), 3).to_vec();
     produce[..2].copy_from_slice(&(-9i16).to_be_bytes());
-    assert!(check(row, 3, &produce).unwrap().odd_nulls);
-    let plain = with_plain_nulls(row, 3, &produce).unwrap();
-    assert_eq!((&plain[..2], &plain[2..]), (&[0xff; 2][..], &produce[2..]));
+    assert!(check(row, 3, &produce).unwrap().odd);
+    let mended = plain(row, 3, &produce).unwrap();
+    assert_eq!(
+        (&mended[..2], &mended[2..]),
+        (&[0xff; 2][..], &produce[2..])
+    );
+}
+
+#[test]
+fn broken_text_is_mended_in_place() {
+    use kafka_protocol::protocol::{Decodable, StrBytes};
+    let row = api::lookup(ApiKey::Fetch as i16).unwrap();
+    let topic =
+        fetch_request::FetchTopic::default().with_topic(StrBytes::from_static_str("topic").into());
+    let request = FetchRequest::default()
+        .with_cluster_id(Some(StrBytes::from_static_str("cluster")))
+        .with_topics(vec![topic])
+        .with_rack_id(StrBytes::from_static_str("rack"));
+    let mut broken = body(&request, 12).to_vec();
+    assert!(!check(row, 12, &broken).unwrap().odd);
+    for (text, at) in [("topic", 4), ("rack", 1), ("cluster", 0)] {
+        let found = broken
+            .windows(text.len())
+            .position(|w| w == text.as_bytes());
+        broken[found.unwrap() + at] = 0xe2;
+    }
+    assert!(check(row, 12, &broken).unwrap().odd);
+    let mut mended = Bytes::from(plain(row, 12, &broken).unwrap());
+    let request = FetchRequest::decode(&mut mended, 12).unwrap();
+    assert_eq!(request.topics[0].topic.as_str(), "topi?");
+    assert_eq!(request.rack_id.as_str(), "r?ck");
+    assert_eq!(request.cluster_id.as_deref(), Some("?luster"));
+}
+
+#[test]
+fn much_broken_text_is_mended_in_one_pass() {
+    let mut text = [b'a', 0xff, 0xe2, 0x82].repeat(1 << 20);
+    mend(&mut text);
+    assert_eq!(text, b"a???".repeat(1 << 20));
 }
