@@ -37,7 +37,7 @@ impl Registry {
     /// Takes a durable group in.
     pub(crate) fn take_in(&self, group: Group, replay: Option<Replay>) -> Result<(), String> {
         let mut applied = self.applied.lock();
-        let group = Arc::new(group);
+        let mut group = group;
         let mut holds_batches = false;
         for entry in &group.entries {
             match entry.kind {
@@ -52,8 +52,13 @@ impl Registry {
         }
         if holds_batches {
             let bytes = group.buffer.len() as u64;
+            if replay.is_some() {
+                // What a start finds un-flushed takes its room as it did before; else each start
+                // on a full disk would take in another tail's worth.
+                group.charge = self.take_room(bytes);
+            }
             let held = self.tail_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            applied.groups.push_back(group);
+            applied.groups.push_back(Arc::new(group));
             if held >= (self.options.tail_bytes / 2) as u64 {
                 self.wake.raise();
             }

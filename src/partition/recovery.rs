@@ -14,7 +14,7 @@ use crate::partition::shard::SegmentFile;
 use crate::store::backend::Disk;
 use crate::store::checkpoint::{CheckpointStore, Loaded};
 use crate::store::journal::{self, FileJournal, JournalOptions};
-use crate::store::segment::{SegmentMeta, SegmentStore};
+use crate::store::segment::{ReadError, SegmentMeta, SegmentStore};
 use crate::types::{PartitionKey, Position};
 
 /// Told how far replay is: bytes done, bytes in all.
@@ -201,6 +201,10 @@ impl Registry {
                     meta,
                     damaged: false,
                 },
+                // It may be whole: to serve without it would call records lost that are not.
+                Err(error @ (ReadError::Io { .. } | ReadError::Newer { .. })) => {
+                    return Err(error.to_string());
+                }
                 Err(error) => {
                     tracing::error!(file = file.0, %error, "a segment file serves nothing");
                     let meta = SegmentMeta {

@@ -45,7 +45,7 @@ pub struct RegistryOptions {
 pub struct Registry {
     pub(super) options: RegistryOptions,
     pub(super) catalog: Arc<Catalog>,
-    pub(super) segments: Arc<SegmentStore>,
+    pub(crate) segments: Arc<SegmentStore>,
     pub(super) clock: Arc<dyn Clock>,
     /// Wall and monotonic time when the process started.
     pub(super) started: (i64, Duration),
@@ -207,6 +207,20 @@ impl Registry {
     /// Bytes of group buffers that the tail holds.
     pub fn tail_bytes(&self) -> u64 {
         self.tail_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes so much room in the tail, or what is left of it, without waiting.
+    pub(super) fn take_room(&self, bytes: u64) -> u64 {
+        let free = self.budget.available_permits();
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(free);
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        match self.budget.try_acquire_many(permits) {
+            Ok(taken) => {
+                taken.forget();
+                u64::from(permits)
+            }
+            Err(_) => 0,
+        }
     }
 
     pub(super) fn give_back(&self, charge: u64) {

@@ -25,7 +25,9 @@ pub struct Limits {
 /// The new log start, if it moves. `runs` are in offset order and lie at or above `log_start`.
 ///
 /// A run goes when it is older than allowed, or when the partition without it still holds the
-/// allowed bytes; the first one that stays ends the walk.
+/// allowed bytes; the first one that stays ends the walk. A timestamp in the future says nothing
+/// of a run's age, or one such record would keep all that follows it for ever: the run goes when
+/// one behind it is old.
 pub fn new_log_start(
     log_start: Offset,
     runs: &[Run],
@@ -39,10 +41,13 @@ pub fn new_log_start(
             && now_ms.saturating_sub(run.max_timestamp) > limits.retention_ms;
         let large = u64::try_from(limits.retention_bytes)
             .is_ok_and(|allowed| left.saturating_sub(run.bytes) >= allowed);
-        if !old && !large {
+        let in_future = run.max_timestamp > now_ms;
+        if !old && !large && !in_future {
             break;
         }
-        start = start.max(run.end);
+        if old || large {
+            start = start.max(run.end);
+        }
         left = left.saturating_sub(run.bytes);
     }
     (start > log_start).then_some(start)
@@ -71,6 +76,18 @@ mod tests {
         assert_eq!(new_log_start(0, &runs(), limits, 5500), Some(20));
         assert_eq!(new_log_start(0, &runs(), limits, 4000), None);
         assert_eq!(new_log_start(0, &runs(), limits, 1_000_000), Some(50));
+    }
+
+    #[test]
+    fn a_timestamp_in_the_future_keeps_nothing_behind_it() {
+        let mut runs = runs();
+        runs[1].max_timestamp = 1_000_000_000;
+        let limits = Limits {
+            retention_ms: 3000,
+            retention_bytes: -1,
+        };
+        assert_eq!(new_log_start(0, &runs, limits, 5500), Some(10));
+        assert_eq!(new_log_start(0, &runs, limits, 6500), Some(30));
     }
 
     #[test]

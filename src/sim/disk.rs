@@ -49,6 +49,7 @@ struct State {
     ended_by: Option<End>,
     /// Writes of segment files that found no space.
     segments_full: u64,
+    journal_writes: u64,
     slow_permille: u64,
 }
 
@@ -69,6 +70,7 @@ impl SimDisk {
             left: None,
             ended_by: None,
             segments_full: 0,
+            journal_writes: 0,
             slow_permille: 0,
         };
         let shared = Shared {
@@ -124,6 +126,11 @@ impl SimDisk {
         self.shared.state.lock().segments_full
     }
 
+    /// Writes into journal files so far.
+    pub(super) fn journal_writes(&self) -> u64 {
+        self.shared.state.lock().journal_writes
+    }
+
     /// Operations that changed something, and the digest of all operations.
     pub(super) fn figures(&self) -> (u64, u64) {
         let state = self.shared.state.lock();
@@ -143,6 +150,7 @@ impl SimDisk {
         }) ^ op as u64;
         if changes_something(op) && self.is_on() {
             state.changes += 1;
+            state.journal_writes += u64::from(op == Op::Write && name.starts_with("journal"));
             match state.end_after.take() {
                 Some((0, end)) => self.end(&mut state, end),
                 Some((left, end)) => state.end_after = Some((left - 1, end)),

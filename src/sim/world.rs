@@ -75,6 +75,8 @@ pub(super) struct World {
     last_end: Option<End>,
     /// Nothing goes wrong any more.
     pub(super) calm: bool,
+    /// Background jobs run alone.
+    pub(super) alone: bool,
 }
 
 impl World {
@@ -100,6 +102,7 @@ impl World {
             in_background: false,
             last_end: None,
             calm: false,
+            alone: false,
         }
     }
 
@@ -155,7 +158,7 @@ impl World {
 
     /// Work of clients in the middle of a background job.
     pub(super) fn interleave(&mut self) {
-        if !self.is_up() || !self.in_background || !self.random.one_in(3) {
+        if self.alone || !self.is_up() || !self.in_background || !self.random.one_in(3) {
             return;
         }
         for _ in 0..=self.random.below(2) {
