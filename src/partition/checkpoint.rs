@@ -5,6 +5,7 @@
 //! lies behind that.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
 use std::io;
 
 use bytes::{Buf, BufMut, Bytes};
@@ -147,12 +148,20 @@ pub struct LoadedSections {
     pub partitions: BTreeMap<PartitionKey, PartitionSequence>,
 }
 
+/// Tells sections apart. A section taken for unchanged is lost once the journal is trimmed, so 32
+/// bits would be too few.
+fn digest(section: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(section);
+    hasher.finish()
+}
+
 /// Which partition is in which section file, and what was written last.
 #[derive(Default)]
 pub struct Checkpointer {
     slot_of: BTreeMap<PartitionKey, u32>,
     used: BTreeMap<u32, usize>,
-    written: BTreeMap<u32, u32>,
+    written: BTreeMap<u32, u64>,
     /// How far the newest checkpoint's segment files reach.
     flushed: Position,
 }
@@ -169,7 +178,7 @@ impl Checkpointer {
         };
         let mut loaded = LoadedSections::default();
         for (slot, bytes) in sections {
-            checkpointer.written.insert(slot, crc32c::crc32c(&bytes));
+            checkpointer.written.insert(slot, digest(&bytes));
             if slot >= FIRST_CATALOG_SLOT {
                 loaded.catalog.push(bytes);
                 continue;
@@ -249,7 +258,7 @@ impl Checkpointer {
             .collect();
         let changed = all
             .into_iter()
-            .filter(|(slot, bytes)| self.written.get(slot) != Some(&crc32c::crc32c(bytes)))
+            .filter(|(slot, bytes)| self.written.get(slot) != Some(&digest(bytes)))
             .collect();
         (changed, removed.into_iter().collect())
     }
@@ -278,14 +287,11 @@ impl Registry {
         }
         self.sync_journal()?;
         let (changed, removed) = checkpointer.sections(&image, &partitions);
-        let crcs: Vec<_> = changed
-            .iter()
-            .map(|(s, b)| (*s, crc32c::crc32c(b)))
-            .collect();
+        let digests: Vec<_> = changed.iter().map(|(s, b)| (*s, digest(b))).collect();
         let flushed = root.flushed;
         store.publish(captured, root.encode(), changed, &removed)?;
         Figures::add(&self.figures.checkpoints, 1);
-        checkpointer.written.extend(crcs);
+        checkpointer.written.extend(digests);
         for slot in removed {
             checkpointer.written.remove(&slot);
         }

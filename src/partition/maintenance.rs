@@ -178,7 +178,7 @@ impl Worker {
             self.registry.retain();
         }
         self.registry.drop_dead_files()?;
-        self.registry.delete_left_files();
+        self.registry.delete_left_files()?;
         flushed?;
         let live = self.registry.journal().map_or(0, |j| j.live_bytes());
         let grown = live.saturating_sub(self.journal_at_checkpoint);
@@ -303,13 +303,11 @@ impl Registry {
             flushed,
             added: Vec::new(),
             removed,
-        })?;
-        // A start that did not find the entry would look for the files.
-        self.sync_journal()
+        })
     }
 
     /// Deletes files that left the lists and that no running read holds.
-    pub(crate) fn delete_left_files(&self) {
+    pub(crate) fn delete_left_files(&self) -> io::Result<()> {
         let free: Vec<_> = {
             let mut applied = self.applied.lock();
             let (free, held) = std::mem::take(&mut applied.leaving)
@@ -318,9 +316,15 @@ impl Registry {
             applied.leaving = held;
             free
         };
+        if free.is_empty() {
+            return Ok(());
+        }
+        // A start that did not find the entries which took them out would look for the files.
+        self.sync_journal()?;
         for file in free {
             self.remove_unlisted(file.meta.file);
             Figures::add(&self.figures.deleted_files, 1);
         }
+        Ok(())
     }
 }

@@ -133,7 +133,8 @@ impl Producers {
             let idle = self
                 .by_id
                 .iter()
-                .min_by_key(|(_, p)| p.last_used_ms)
+                // By place in the journal, which a restart does not change.
+                .min_by_key(|(_, p)| (p.window.back().map(|b| b.position), p.last_used_ms))
                 .map(|(id, _)| *id);
             if let Some(id) = idle {
                 self.by_id.remove(&id);

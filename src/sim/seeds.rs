@@ -24,6 +24,8 @@ fn options(seed: u64) -> Options {
         },
         tail_bytes: [24 << 10, 64 << 10, 128 << 10][random.below(3) as usize],
         checkpoint_bytes: [16 << 10, 64 << 10][random.below(2) as usize],
+        // With the smallest, a batch may be larger than a whole file.
+        journal_file_bytes: [64 << 10, 8 << 10, 32 << 10][random.below(3) as usize],
         ..Options::default()
     }
 }

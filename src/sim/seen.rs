@@ -61,10 +61,18 @@ pub(super) enum Branch {
     ClockJump,
     /// A group's log was compacted.
     GroupLogCompacted,
+    /// Segment files were merged or rewritten.
+    Merged,
+    /// Other background work ran in the middle of a merge.
+    TurnInMerge,
+    /// The process was stopped in good order.
+    Stopped,
+    /// A start on the older root went on to write checkpoints of its own.
+    WentOnFromOlderRoot,
 }
 
 /// All of them, in order.
-const ALL: [Branch; 28] = [
+const ALL: [Branch; 32] = [
     Branch::TornTail,
     Branch::SegmentWithoutEntry,
     Branch::Duplicate,
@@ -93,6 +101,10 @@ const ALL: [Branch; 28] = [
     Branch::SegmentDamageReported,
     Branch::ClockJump,
     Branch::GroupLogCompacted,
+    Branch::Merged,
+    Branch::TurnInMerge,
+    Branch::Stopped,
+    Branch::WentOnFromOlderRoot,
 ];
 
 /// How often each branch was taken.

@@ -31,12 +31,38 @@ thread_local! {
 
 /// What else happens while a background job is at the disk or waits for the journal.
 pub(super) fn meanwhile() {
-    let world = CURRENT.with(|current| current.borrow().clone());
-    if let Some(world) = world
-        && let Ok(mut world) = world.try_borrow_mut()
-    {
+    let Some(world) = CURRENT.with(|current| current.borrow().clone()) else {
+        return;
+    };
+    let turn = match world.try_borrow_mut() {
+        Ok(mut world) => world.takes_turn(),
+        Err(_) => return,
+    };
+    if turn {
+        // A merge has a thread of its own, beside the one that flushes and deletes.
+        background(&world, |worker| worker.turn(false));
+    }
+    if let Ok(mut world) = world.try_borrow_mut() {
         world.interleave();
     }
+}
+
+/// Runs a background job, with clients at work in the middle of it.
+fn background(world: &Rc<RefCell<World>>, job: impl FnOnce(&mut Worker) -> Result<(), String>) {
+    let (mut worker, was) = {
+        let mut world = world.borrow_mut();
+        let was = std::mem::replace(&mut world.in_background, true);
+        let store = world.store.as_mut().expect("the store runs");
+        let worker = store.worker.take().expect("one background job at a time");
+        (worker, was)
+    };
+    let done = job(&mut worker);
+    let mut world = world.borrow_mut();
+    world.in_background = was;
+    if let Some(store) = world.store.as_mut() {
+        store.worker = Some(worker);
+    }
+    world.job_done(done);
 }
 
 /// What the idempotent producers of the simulation remember.
@@ -57,6 +83,8 @@ pub(super) struct World {
     pub(super) options: Options,
     pub(super) disk: SimDisk,
     pub(super) store: Option<Store>,
+    /// For calls that may go to a thread which waits for the disk.
+    pub(super) runtime: tokio::runtime::Runtime,
     pub(super) model: Model,
     pub(super) clients: Clients,
     pub(super) seen: Seen,
@@ -72,9 +100,12 @@ pub(super) struct World {
     pub(super) refused_while_full: bool,
     /// A background job is in the middle of something.
     pub(super) in_background: bool,
+    pub(super) in_merge: bool,
     last_end: Option<End>,
     /// Nothing goes wrong any more.
     pub(super) calm: bool,
+    /// This process started from the older root of its checkpoint.
+    pub(super) went_back: bool,
     /// Background jobs run alone.
     pub(super) alone: bool,
 }
@@ -84,7 +115,9 @@ impl World {
         let clock = Arc::new(SimClock::new());
         let disk = SimDisk::new(MemoryDisk::new(), Arc::clone(&clock), seed, meanwhile);
         let store = Store::open(&disk, &clock, &options, meanwhile).expect("an empty disk opens");
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
         Self {
+            runtime: runtime.expect("a runtime"),
             random: Random::new(seed),
             clock,
             options,
@@ -100,6 +133,8 @@ impl World {
             full_for: None,
             refused_while_full: false,
             in_background: false,
+            in_merge: false,
+            went_back: false,
             last_end: None,
             calm: false,
             alone: false,
@@ -154,6 +189,29 @@ impl World {
             "an answer that shows {truth:?} would leave at {after:?}"
         );
         self.answers.push(after);
+    }
+
+    /// Whether the maintenance thread has a turn now, in the middle of a merge.
+    fn takes_turn(&mut self) -> bool {
+        let idle = self.store.as_ref().is_some_and(|s| s.worker.is_some());
+        let turn = self.in_merge && idle && !self.alone && self.is_up() && self.random.one_in(6);
+        if turn {
+            self.seen.note(Branch::TurnInMerge);
+        }
+        turn
+    }
+
+    /// A background job ended; an error must end the process, and have a reason.
+    fn job_done(&mut self, done: Result<(), String>) {
+        let Err(reason) = done else { return };
+        let expected = !self.is_up() || self.disk.faults.hits() > 0;
+        assert!(expected, "a background job failed for no reason: {reason}");
+        if self.is_up() {
+            self.seen.note(Branch::BackgroundFailed);
+        }
+        if let Some(store) = &self.store {
+            store.fatal.lock().get_or_insert(reason);
+        }
     }
 
     /// Work of clients in the middle of a background job.
@@ -271,11 +329,28 @@ impl World {
                 };
                 disk.end_after(self.random.below(30), end);
             }
+            let flipped = match self.calm || tries > 0 {
+                true => None,
+                false => self.flip_checkpoint(&disk.memory),
+            };
             tries += 1;
             self.disk = disk;
             let opened = Store::open(&self.disk, &self.clock, &self.options, meanwhile);
             match opened {
-                Ok(store) if self.disk.is_on() => return store,
+                Ok(store) if self.disk.is_on() => {
+                    self.went_back = flipped.as_ref().is_some_and(|flip| flip.newest_root);
+                    // Damage that no start meets would add up until nothing is left to go by.
+                    if let Some(flip) = flipped.filter(|flip| !flip.newest_root) {
+                        self.disk.memory.flip(&flip.name, flip.at, flip.mask);
+                    }
+                    return store;
+                }
+                Err(_) if self.disk.is_on() && flipped.is_some() => {
+                    // Both roots may name the same section.
+                    left = self.disk.memory.kill();
+                    let flip = flipped.expect("just looked at");
+                    left.flip(&flip.name, flip.at, flip.mask);
+                }
                 Err(_) if self.disk.is_on() && self.full_for.is_some() => {
                     // A journal without any file needs room for one.
                     left = self.disk.memory.kill();
@@ -287,9 +362,34 @@ impl World {
                     self.seen.note(Branch::EndedInRecovery);
                     *power_lost |= self.last_end() == End::PowerLoss;
                     left = self.disk.take_left().expect("the end left a disk");
+                    if let Some(flip) = flipped {
+                        left.flip(&flip.name, flip.at, flip.mask);
+                    }
                 }
             }
         }
+    }
+
+    /// Damages a file of the checkpoint, now and then.
+    fn flip_checkpoint(&mut self, disk: &MemoryDisk) -> Option<Flip> {
+        if !self.random.one_in(4) {
+            return None;
+        }
+        let mut names = disk.names();
+        names.retain(|name| name.starts_with("checkpoint/") && !name.ends_with(".new"));
+        let newest = names.iter().filter(|n| n.contains("/root-")).max().cloned();
+        let name = match self.random.one_in(2) {
+            true => newest.clone()?,
+            false => self.random.pick(&names)?.clone(),
+        };
+        let len = disk.contents(&name)?.len() as u64;
+        let flip = Flip {
+            newest_root: Some(&name) == newest.as_ref(),
+            at: self.random.below(len),
+            mask: 1 << self.random.below(8),
+            name,
+        };
+        disk.flip(&flip.name, flip.at, flip.mask).then_some(flip)
     }
 
     fn note_start(&mut self, store: &Store) {
@@ -315,6 +415,14 @@ impl World {
     }
 }
 
+/// A flipped bit in a file of the checkpoint.
+struct Flip {
+    name: String,
+    at: u64,
+    mask: u8,
+    newest_root: bool,
+}
+
 /// A world, and the way to let background jobs run in it.
 pub(super) struct Sim {
     pub(super) world: Rc<RefCell<World>>,
@@ -329,26 +437,24 @@ impl Sim {
 
     /// Runs a background job, with clients at work in the middle of it.
     pub(super) fn background(&self, job: impl FnOnce(&mut Worker) -> Result<(), String>) {
-        let (mut worker, store_of) = {
+        background(&self.world, job);
+    }
+
+    /// Merges segment files, if some are due, with everything else in the middle of it.
+    pub(super) fn merge(&self) {
+        let registry = {
             let mut world = self.world.borrow_mut();
-            world.in_background = true;
-            let store = world.store.as_mut().expect("the store runs");
-            let worker = store.worker.take().expect("one background job at a time");
-            (worker, Arc::clone(&store.fatal))
+            (world.in_background, world.in_merge) = (true, true);
+            Arc::clone(&world.store().registry)
         };
-        let done = job(&mut worker);
+        let done = registry.merge_once(&|_| ());
         let mut world = self.world.borrow_mut();
-        world.in_background = false;
-        if let Some(store) = world.store.as_mut() {
-            store.worker = Some(worker);
-        }
-        if let Err(reason) = done {
-            let expected = !world.is_up() || world.disk.faults.hits() > 0;
-            assert!(expected, "a background job failed for no reason: {reason}");
-            if world.is_up() {
-                world.seen.note(Branch::BackgroundFailed);
-            }
-            store_of.lock().get_or_insert(reason);
+        (world.in_background, world.in_merge) = (false, false);
+        match done {
+            Ok(true) => world.seen.note(Branch::Merged),
+            Ok(false) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {}
+            Err(error) => world.job_done(Err(error.to_string())),
         }
     }
 }

@@ -249,7 +249,7 @@ fn a_deleted_topic_frees_its_files_and_its_name() {
         0
     );
     store.opened.registry.drop_dead_files().expect("dropped");
-    store.opened.registry.delete_left_files();
+    store.opened.registry.delete_left_files().expect("deleted");
     assert_eq!(
         store.disk.list("segments").expect("a folder"),
         Vec::<String>::new()
@@ -368,7 +368,11 @@ impl History {
             Step::Collect => {
                 let registry = &self.store.opened.registry;
                 registry.drop_dead_files().expect("dropped");
-                self.store.opened.registry.delete_left_files();
+                self.store
+                    .opened
+                    .registry
+                    .delete_left_files()
+                    .expect("deleted");
             }
             Step::Merge => {
                 self.store

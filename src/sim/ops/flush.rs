@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::partition::maintenance::Worker;
+use crate::sim::seen::Branch;
 use crate::sim::world::Sim;
 
 pub(super) fn run(sim: &Sim) {
@@ -11,6 +12,11 @@ pub(super) fn run(sim: &Sim) {
 
 pub(super) fn checkpoint(sim: &Sim) {
     background(sim, Worker::checkpoint);
+    let mut world = sim.world.borrow_mut();
+    if world.went_back && world.is_up() {
+        world.went_back = false;
+        world.seen.note(Branch::WentOnFromOlderRoot);
+    }
 }
 
 fn background(sim: &Sim, job: fn(&mut Worker) -> io::Result<()>) {

@@ -18,11 +18,13 @@ mod disk_slow;
 mod end;
 mod fetch_offsets;
 mod flush;
+mod list_offsets;
 mod maintain;
 mod probe;
 pub(super) mod producer_id;
 pub(super) mod read;
 mod retry;
+mod stop;
 pub(super) mod topic_create;
 pub(super) mod topic_delete;
 mod topic_grow;
@@ -34,11 +36,12 @@ pub(super) const GROUPS: [&str; 3] = ["g0", "g1", "g2"];
 type Op = fn(&mut World);
 
 /// What clients do, and the journal: how often, name, operation.
-const FOREGROUND: [(u64, &str, Op); 16] = [
+const FOREGROUND: [(u64, &str, Op); 17] = [
     (300, "journal", World::journal_step),
     (180, "append", append::run),
     (50, "retry", retry::run),
     (60, "read", read::run),
+    (10, "list offsets", list_offsets::run),
     (16, "delete records", delete_records::run),
     (14, "create topic", topic_create::run),
     (6, "delete topic", topic_delete::run),
@@ -67,10 +70,12 @@ const FAULTS: [(u64, &str, Op); 7] = [
 type Job = fn(&Sim);
 
 /// Background jobs: they run in the middle of everything else.
-const JOBS: [(u64, &str, Job); 3] = [
+const JOBS: [(u64, &str, Job); 5] = [
     (30, "maintenance", maintain::run),
-    (6, "flush", flush::run),
+    (12, "flush", flush::run),
     (4, "checkpoint", flush::checkpoint),
+    (10, "merge", Sim::merge),
+    (1, "stop", stop::run),
 ];
 
 fn total<T>(table: &[(u64, &str, T)]) -> u64 {

@@ -1,0 +1,30 @@
+//! The process is stopped in good order: a last flush and checkpoint, then the journal's end.
+
+use std::sync::Arc;
+
+use crate::sim::seen::Branch;
+use crate::sim::world::Sim;
+use crate::store::journal::Journal;
+
+pub(super) fn run(sim: &Sim) {
+    sim.background(|worker| worker.turn(true));
+    let mut world = sim.world.borrow_mut();
+    if !world.is_up() {
+        return;
+    }
+    let journal = Arc::clone(&world.store().journal);
+    journal.close();
+    if !world.is_up() {
+        return;
+    }
+    world.follow();
+    assert_eq!(
+        journal.durable(),
+        journal.appended(),
+        "all of it is durable"
+    );
+    assert!(journal.is_marked(), "and known to be");
+    world.seen.note(Branch::Stopped);
+    // Nobody is left; the machine may lose its power or not.
+    world.restart();
+}
