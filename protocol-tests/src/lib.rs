@@ -11,7 +11,9 @@ pub mod batch;
 pub mod calls;
 pub mod client;
 pub mod golden;
+pub mod history;
 pub mod server;
+pub mod trace;
 pub mod wire;
 
 use std::time::{Duration, Instant};

@@ -1,0 +1,113 @@
+//! The server under `strace`: every acknowledgement leaves after an fdatasync that covers its bytes.
+//!
+//! Needs `strace` and the right to trace a process; `STRACE_REQUESTS` is the number of requests of
+//! each client (60).
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use bytes::BytesMut;
+use kafka_protocol::protocol::Encodable;
+use protocol_tests::batch::Batch;
+use protocol_tests::calls::*;
+use protocol_tests::wire::Wire;
+use protocol_tests::{Server, foreign, trace};
+
+const CLIENTS: i32 = 4;
+const TRACED: &str = "trace=pwrite64,pwritev,pwritev2,fdatasync,fsync,write,writev,sendto,sendmsg";
+
+/// Attaches to a running server; `None` where tracing is not to be had.
+fn attach(server: &Server, output: &std::path::Path) -> Option<Child> {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-y", "-xx", "-s", "1000000", "-e", TRACED, "-o"]);
+    command.arg(output).arg("-p").arg(server.pid().to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut strace = command.stderr(Stdio::piped()).spawn().ok()?;
+    let mut said = String::new();
+    BufReader::new(strace.stderr.take()?)
+        .read_line(&mut said)
+        .ok()?;
+    if said.contains("attached") {
+        Some(strace)
+    } else {
+        println!("strace cannot attach: {said}");
+        let _ = strace.wait();
+        None
+    }
+}
+
+fn mark(client: i32, number: i32) -> String {
+    format!("mark-{client:02}-{number:06}!")
+}
+
+fn correlation_id(client: i32, number: i32) -> i32 {
+    0x5a00_0000 + client * 100_000 + number
+}
+
+fn load(address: &str, topic: &str, client: i32, requests: i32) {
+    let mut wire = Wire::connect(address);
+    // Two requests under way at a time: an answer must not leave with the sync of another.
+    for number in 0..requests + 1 {
+        if number < requests {
+            let batch = Batch::of(&[&mark(client, number)]).bytes();
+            let acks = if number % 3 == 0 { 1 } else { -1 };
+            let request = produce_request(topic, client, acks, batch);
+            let mut body = BytesMut::new();
+            request.encode(&mut body, 9).expect("encode");
+            wire.send_body(0, 9, correlation_id(client, number), &body);
+        }
+        if number > 0 {
+            let answer = wire.read_frame().expect("an answer");
+            let id = correlation_id(client, number - 1).to_be_bytes();
+            assert!(answer.starts_with(&id), "answers in order");
+        }
+    }
+}
+
+#[test]
+fn every_acknowledgement_leaves_after_the_sync_that_covers_it() {
+    if foreign().is_some() {
+        return;
+    }
+    let requests = std::env::var("STRACE_REQUESTS")
+        .ok()
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(60);
+    let server = Server::start();
+    let topic = new_topic(&mut Wire::connect(&server.address()), CLIENTS, &[]);
+    let output = server.data().join("../trace");
+    let Some(mut strace) = attach(&server, &output) else {
+        println!("skipped: no strace here");
+        return;
+    };
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (address, topic) = (server.address(), &topic);
+            scope.spawn(move || load(&address, topic, client, requests));
+        }
+    });
+    let stopped = Command::new("kill")
+        .args(["-INT", &strace.id().to_string()])
+        .status();
+    assert!(stopped.is_ok_and(|status| status.success()));
+    strace.wait().expect("strace ends");
+    let text = fs::read(&output).expect("the trace");
+    let calls = trace::calls(&String::from_utf8_lossy(&text));
+    let count = |name: &str| calls.iter().filter(|call| call.name == name).count();
+    println!(
+        "{} requests, {} calls: {} fdatasync, {} pwrite64",
+        CLIENTS * requests,
+        calls.len(),
+        count("fdatasync"),
+        count("pwrite64")
+    );
+    let trace = trace::Trace::new(&calls, b"mark-", mark(0, 0).len());
+    for client in 0..CLIENTS {
+        for number in 0..requests {
+            let mark = mark(client, number);
+            let proof = trace.prove(mark.as_bytes(), correlation_id(client, number));
+            assert!(proof.is_ok(), "{mark}: {proof:?}");
+        }
+    }
+}
