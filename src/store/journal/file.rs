@@ -41,6 +41,8 @@ struct Commits {
 #[derive(Default)]
 struct CommitState {
     groups: Vec<Group>,
+    /// Somebody tells the sink of groups that were taken off already.
+    telling: bool,
     closing: bool,
     failed: bool,
 }
@@ -53,15 +55,29 @@ impl Commits {
         self.wake.notify_one();
     }
 
+    /// Reserves the telling for the caller if nothing is before it; [`Commits::told`] ends it.
+    fn begin(&self) -> bool {
+        let mut state = self.state.lock();
+        let free = state.groups.is_empty() && !state.telling && !state.failed;
+        state.telling |= free;
+        free
+    }
+
+    fn told(&self) {
+        self.state.lock().telling = false;
+    }
+
     /// Moves what there is into an empty vector; false when there will be no more.
     fn take(&self, groups: &mut Vec<Group>) -> bool {
         let mut state = self.state.lock();
+        state.telling = false;
         loop {
             if state.failed {
                 return false;
             }
             if !state.groups.is_empty() {
                 std::mem::swap(groups, &mut state.groups);
+                state.telling = true;
                 return true;
             }
             if state.closing {
@@ -134,19 +150,28 @@ impl FileJournal {
             pool: Arc::clone(&pool),
             tell,
         });
-        let to_commit = Arc::clone(&commits);
+        let tell = Arc::new(move |group: Group| {
+            let last = group.last;
+            sink.commit(group);
+            sender.send_replace(last);
+        });
+        let (to_commit, tell_now) = (Arc::clone(&commits), Arc::clone(&tell));
         let write = spawn("journal", &fatal, move || {
-            writer.run(|group| to_commit.push(group))
+            writer.run(|group, is_idle| {
+                // With nothing to write next, waking another thread would only take longer.
+                if is_idle && to_commit.begin() {
+                    tell_now(group);
+                    to_commit.told();
+                } else {
+                    to_commit.push(group);
+                }
+            })
         });
         let from_writer = Arc::clone(&commits);
         let commit = spawn("journal-commit", &fatal, move || {
             let mut groups = Vec::new();
             while from_writer.take(&mut groups) {
-                for group in groups.drain(..) {
-                    let last = group.last;
-                    sink.commit(group);
-                    sender.send_replace(last);
-                }
+                groups.drain(..).for_each(|group| tell(group));
             }
             Ok(())
         });

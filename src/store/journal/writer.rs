@@ -142,6 +142,10 @@ impl Inbox {
         (state.trimmed, state.sync_through, state.closing)
     }
 
+    fn is_empty(&self) -> bool {
+        self.state.lock().entries.is_empty()
+    }
+
     fn wait(&self, timeout: Option<Duration>) {
         let mut state = self.state.lock();
         if !state.entries.is_empty() || state.closing || state.sync_through > state.synced {
@@ -314,8 +318,9 @@ impl Writer {
         self.ledger.lock().note(last, bytes);
     }
 
-    /// Runs until stopped; `commit` takes each durable group.
-    pub(super) fn run(&mut self, mut commit: impl FnMut(Group)) -> Result<(), String> {
+    /// Runs until stopped; `commit` takes each durable group, and whether nothing waits to be
+    /// written behind it.
+    pub(super) fn run(&mut self, mut commit: impl FnMut(Group, bool)) -> Result<(), String> {
         let mut event = self.look();
         loop {
             event = match self.step(event)? {
@@ -327,7 +332,8 @@ impl Writer {
                     self.look()
                 }
                 Outcome::Committed(group) => {
-                    commit(group);
+                    let is_idle = self.core.pending.is_empty() && self.inbox.is_empty();
+                    commit(group, is_idle);
                     self.look()
                 }
                 Outcome::Stopped => return Ok(()),
