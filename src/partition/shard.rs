@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::partition::producer_state::{Claim, Producers, Verdict};
+use crate::partition::producer_state::{Claim, Producers, Verdict, WindowBatch};
 use crate::protocol::batch::{self, BatchInfo, BatchView, Patch, Stamp};
 use crate::store::journal::{Entry, EntryKind, Fill, Journal};
 use crate::store::segment::SegmentMeta;
@@ -185,16 +185,7 @@ impl Shard {
                 Verdict::Append => {}
                 Verdict::InvalidProducerEpoch => return Err(Refused::InvalidProducerEpoch),
                 Verdict::OutOfOrderSequence => return Err(Refused::OutOfOrderSequence),
-                Verdict::Duplicate(original) => {
-                    return Ok(Appended {
-                        base_offset: original.base_offset,
-                        // Kafka names the original's timestamp here whoever gave it.
-                        log_append_time_ms: original.timestamp,
-                        log_start: partition.log_start,
-                        position: original.position,
-                        duplicate: true,
-                    });
-                }
+                Verdict::Duplicate(original) => return Ok(partition.repeat(&original)),
             }
         }
         let base_offset = partition.next_offset;
@@ -258,6 +249,18 @@ impl Sequencing {
 }
 
 impl PartitionSequence {
+    /// The answer that a batch's original got, for one that was sent again.
+    fn repeat(&self, original: &WindowBatch) -> Appended {
+        Appended {
+            base_offset: original.base_offset,
+            // Kafka names the original's timestamp here whoever gave it.
+            log_append_time_ms: original.timestamp,
+            log_start: self.log_start,
+            position: original.position,
+            duplicate: true,
+        }
+    }
+
     fn judge(&self, claim: &Claim) -> Verdict {
         let ever_written = self.next_offset > 0;
         match &self.producers {
