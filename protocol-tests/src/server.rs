@@ -182,6 +182,12 @@ impl Server {
             .unwrap_or(0)
     }
 
+    /// Files that the process has open, or 0 where `/proc` does not tell.
+    pub fn open_files(&self) -> u64 {
+        let folder = fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        folder.map_or(0, |entries| entries.count() as u64)
+    }
+
     fn log_path(&self) -> PathBuf {
         self.home.path().join("server.log")
     }

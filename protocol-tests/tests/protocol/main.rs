@@ -11,6 +11,7 @@ mod listeners;
 mod offsets;
 mod produce;
 mod restart;
+mod soak;
 mod strace;
 mod topics;
 mod verify;
