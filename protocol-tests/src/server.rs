@@ -182,6 +182,12 @@ impl Server {
             .unwrap_or(0)
     }
 
+    /// What `shardgate verify` says about the data directory of a server that does not run: its
+    /// exit code and everything it printed.
+    pub fn verify(&self, more: &[&str]) -> (i32, String) {
+        verify(&self.data(), more)
+    }
+
     /// Files that the process has open, or 0 where `/proc` does not tell.
     pub fn open_files(&self) -> u64 {
         let folder = fs::read_dir(format!("/proc/{}/fd", self.pid()));
@@ -200,6 +206,17 @@ impl Drop for Server {
         }
         self.kill();
     }
+}
+
+/// What `shardgate verify` says about a directory: its exit code and everything it printed.
+pub fn verify(data: &Path, more: &[&str]) -> (i32, String) {
+    let mut command = Command::new(binary());
+    command.arg("verify").arg("--set");
+    command.arg(format!("log.dirs={}", data.display()));
+    let output = command.args(more).output().expect("run verify");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    (output.status.code().unwrap_or(-1), text)
 }
 
 fn stop(mut running: Running) {

@@ -4,9 +4,7 @@
 //! `GOLDEN_TO=protocol-tests/golden/v2 cargo test -p protocol-tests golden::make -- --ignored`
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use protocol_tests::server::binary;
 use protocol_tests::{Server, foreign, golden};
 
 fn stores() -> PathBuf {
@@ -19,14 +17,8 @@ fn reads(version: &str) {
     }
     let mut server = Server::stopped(golden::TIMELESS);
     golden::copy_whole(&stores().join(version), &server.data());
-    let verified = Command::new(binary())
-        .arg("verify")
-        .arg("--set")
-        .arg(format!("log.dirs={}", server.data().display()))
-        .output()
-        .expect("run verify");
-    let text = String::from_utf8_lossy(&verified.stdout).into_owned();
-    assert!(verified.status.success(), "{text}");
+    let (code, text) = server.verify(&[]);
+    assert_eq!(code, 0, "{text}");
     server.start_again();
     golden::check(&server.address());
     // What was read is written anew, and read once more.

@@ -281,6 +281,9 @@ fn a_server_killed_again_and_again_keeps_every_promise() {
             let pause = seed.wrapping_mul(2_654_435_761).wrapping_add(kill * 97) % 700;
             std::thread::sleep(Duration::from_millis(pause));
             server.kill();
+            // What a kill leaves is whole, before anything puts it in order.
+            let (code, text) = server.verify(&[]);
+            assert_eq!(code, 0, "{text}");
             server.start_again();
         }
         world.stop_writing.store(true, Ordering::Relaxed);
@@ -301,6 +304,10 @@ fn a_server_killed_again_and_again_keeps_every_promise() {
         history.len(),
         started.elapsed()
     );
+    assert!(server.terminate(), "the server stops well");
+    let (code, text) = server.verify(&[]);
+    println!("{text}");
+    assert_eq!(code, 0, "{text}");
     let anomalies = history::check(&history, true);
     let shown = &anomalies[..anomalies.len().min(20)];
     assert!(

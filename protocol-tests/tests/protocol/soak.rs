@@ -258,7 +258,7 @@ fn memory_and_files_stay_level() {
     let seconds = number("SOAK_SECONDS", 60).max(30);
     let most = file_limit().saturating_sub(500);
     let crowd_size = number("SOAK_CONNECTIONS", 5000).min(most) as usize;
-    let server = Server::with_settings(SETTINGS);
+    let mut server = Server::with_settings(SETTINGS);
     let mut wire = Wire::connect(&server.address());
     let configs = [("retention.bytes", "2000000"), ("retention.ms", "20000")];
     let topic = new_topic(&mut wire, PARTITIONS, &configs);
@@ -322,6 +322,10 @@ fn memory_and_files_stay_level() {
     let start = list_offsets(&mut Wire::connect(&server.address()), &topic, 0, -2).offset;
     assert!(start > 0, "retention rolls");
     settle(&server);
+    assert!(server.terminate(), "the server stops well");
+    let (code, text) = server.verify(&[]);
+    println!("{text}");
+    assert_eq!(code, 0, "{text}");
 }
 
 /// When all clients are gone, their files are.

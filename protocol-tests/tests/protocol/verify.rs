@@ -3,28 +3,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
 use protocol_tests::golden;
-use protocol_tests::server::binary;
+use protocol_tests::server::{binary, verify};
 use protocol_tests::wire::Wire;
 use protocol_tests::{Server, foreign};
-
-fn verify(data: &Path, more: &[&str]) -> (i32, String) {
-    let mut command = Command::new(binary());
-    command.arg("verify").arg("--set");
-    command.arg(format!("log.dirs={}", data.display()));
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.args(more).output().expect("run verify");
-    let text = [stdout, stderr].concat();
-    let text = String::from_utf8_lossy(&text).into_owned();
-    (status.code().unwrap_or(-1), text)
-}
 
 /// A directory with all kinds of files, which nobody uses.
 fn directory() -> Server {
@@ -235,4 +221,41 @@ fn damage_in_a_segment_file_costs_its_records_only() {
         480,
         "everything else is served"
     );
+}
+
+#[test]
+fn a_damaged_checkpoint_costs_nothing() {
+    if foreign().is_some() {
+        return;
+    }
+    let mut server = directory();
+    let roots = in_folder(&server.data(), "checkpoint", "root-");
+    let sections = in_folder(&server.data(), "checkpoint", "section-");
+    let newest = roots.last().expect("a root");
+    // The newest root itself, then a section that only it names.
+    let number = newest
+        .to_string_lossy()
+        .rsplit_once('-')
+        .unwrap()
+        .1
+        .to_owned();
+    let own = sections
+        .iter()
+        .find(|path| path.to_string_lossy().ends_with(&number));
+    for path in [newest, own.expect("a section of the newest root")] {
+        let copy = server.data().join("../copy");
+        golden::copy_whole(&server.data(), &copy);
+        let mut bytes = fs::read(path).unwrap();
+        bytes[45] ^= 0x10;
+        fs::write(path, &bytes).unwrap();
+        server.start_again();
+        golden::check(&server.address());
+        let mut wire = Wire::connect(&server.address());
+        for partition in 0..3 {
+            assert_eq!(list_offsets(&mut wire, "bulk", partition, -1).offset, 160);
+        }
+        server.kill();
+        fs::remove_dir_all(server.data()).unwrap();
+        fs::rename(&copy, server.data()).unwrap();
+    }
 }
