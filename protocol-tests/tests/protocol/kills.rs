@@ -114,11 +114,13 @@ fn write(world: &World<'_>, writer: usize) {
             if producer.send(record.partition(key).payload(&bytes)).is_ok() {
                 sent.push((key, value));
             }
-            producer.poll(Duration::from_millis(u64::from(sent.len() % 20 == 0)));
+            producer.poll(Duration::from_millis(u64::from(
+                sent.len().is_multiple_of(20),
+            )));
             collect();
         }
         // Every second client of a writer crashes with requests under way.
-        if process % 2 == 0 || world.stop_writing.load(Ordering::Relaxed) {
+        if process.is_multiple_of(2) || world.stop_writing.load(Ordering::Relaxed) {
             producer.flush(PATIENCE * 2).expect("delivered in the end");
         }
         collect();

@@ -243,7 +243,7 @@ fn a_damaged_checkpoint_costs_nothing() {
         .iter()
         .find(|path| path.to_string_lossy().ends_with(&number));
     for path in [newest, own.expect("a section of the newest root")] {
-        let copy = server.data().join("../copy");
+        let copy = server.data().with_file_name("copy");
         golden::copy_whole(&server.data(), &copy);
         let mut bytes = fs::read(path).unwrap();
         bytes[45] ^= 0x10;
