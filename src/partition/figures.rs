@@ -24,6 +24,10 @@ pub(super) struct Figures {
     pub(super) deleted_files: AtomicU64,
     /// Rounds of background work that failed.
     pub(super) failures: AtomicU64,
+    /// Reads that met damage.
+    pub(super) damaged_reads: AtomicU64,
+    /// When such a read was logged last, in milliseconds of the monotonic clock.
+    pub(super) damage_told_ms: AtomicU64,
 }
 
 impl Figures {
@@ -47,7 +51,7 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-const OF_REGISTRY: [OfRegistry; 15] = [
+const OF_REGISTRY: [OfRegistry; 16] = [
     ("partitions", "Partitions of all topics", GAUGE, |r| {
         r.partition_count() as u64
     }),
@@ -119,6 +123,12 @@ const OF_REGISTRY: [OfRegistry; 15] = [
         "Rounds of background work that failed",
         COUNTER,
         |r| read(&r.figures.failures),
+    ),
+    (
+        "damaged_reads",
+        "Reads that met damage in a segment file and answered KAFKA_STORAGE_ERROR",
+        COUNTER,
+        |r| read(&r.figures.damaged_reads),
     ),
 ];
 

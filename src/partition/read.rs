@@ -1,15 +1,20 @@
 //! Reading records back: from the tail's buffers, or from segment files with every batch checked.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
+use crate::partition::figures::Figures;
 use crate::partition::log::{Bounds, Partition, Source};
 use crate::partition::registry::Registry;
 use crate::partition::shard::{FileList, SegmentFile};
 use crate::protocol::batch::BatchView;
 use crate::store::segment::{Block, ReadError, SectionMeta};
 use crate::types::{FileId, Offset, PartitionKey};
+
+/// Time between two log lines about damage.
+const TELL_EVERY_MS: u64 = 1000;
 
 /// Records of one partition for one answer.
 pub struct Read {
@@ -362,8 +367,23 @@ impl Registry {
             {
                 (self.fatal)(format!("partition {key} cannot be read: {error}"));
             }
-            tracing::error!(partition = %key, %error, "stored records cannot be served");
+            self.tell_of_damage(key, &error);
             ReadFailure::Storage(error.to_string())
         })
+    }
+
+    /// Counts a read that met damage and logs it, but not each time that a client tries again.
+    fn tell_of_damage(&self, key: PartitionKey, error: &ReadError) {
+        Figures::add(&self.figures.damaged_reads, 1);
+        let now = u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX);
+        let told = &self.figures.damage_told_ms;
+        let due =
+            |before: u64| (before == 0 || now >= before + TELL_EVERY_MS).then_some(now.max(1));
+        if told
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, due)
+            .is_ok()
+        {
+            tracing::error!(partition = %key, %error, "stored records cannot be served");
+        }
     }
 }
