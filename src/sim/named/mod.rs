@@ -23,6 +23,7 @@ mod future_timestamp;
 mod killed_then_lost;
 mod queued_in_reverse;
 mod reader_of_deleted_file;
+mod short_file;
 mod shown_too_early;
 mod step_by_step;
 mod torn_group;
@@ -40,8 +41,13 @@ impl Scene {
     }
 
     fn with(options: Options, partitions: i32, config: Option<(&str, &str)>) -> Self {
+        Self::seeded(1, options, partitions, config)
+    }
+
+    /// The seed decides what a power loss leaves of what was not synced.
+    fn seeded(seed: u64, options: Options, partitions: i32, config: Option<(&str, &str)>) -> Self {
         let scene = Self {
-            sim: Sim::new(1, options),
+            sim: Sim::new(seed, options),
         };
         scene.world(|world| {
             world.calm = true;

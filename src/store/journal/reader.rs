@@ -65,6 +65,13 @@ impl<'a> Reader<'a> {
 
     /// The header of a group that starts at `place`, if one does and it fits into the file.
     pub(super) fn header(&mut self, place: u64) -> Result<Option<Header>, JournalError> {
+        let header = self.any_header(place)?;
+        let capacity = self.file.capacity;
+        Ok(header.filter(|header| place + header.padded() <= capacity))
+    }
+
+    /// The same, also of a group whose end is missing.
+    fn any_header(&mut self, place: u64) -> Result<Option<Header>, JournalError> {
         if place + HEADER as u64 > self.file.capacity {
             return Ok(None);
         }
@@ -78,10 +85,7 @@ impl<'a> Reader<'a> {
                 }
                 Ok(None)
             }
-            Ok(header) => {
-                let fits = place + header.padded() <= self.file.capacity;
-                Ok(Some(header).filter(|header| header.place == place && fits))
-            }
+            Ok(header) => Ok(Some(header).filter(|header| header.place == place)),
             Err(NoHeader::Newer(found)) => Err(JournalError::Newer {
                 file: self.file.name.clone(),
                 found,
@@ -111,14 +115,15 @@ impl<'a> Reader<'a> {
         Ok(Bytes::from(buffer))
     }
 
-    /// Every header from `place` on, at any block, whatever lies between.
+    /// Every header from `place` on, at any block, whatever lies between. Also those of groups that
+    /// the file's end cuts off: a file that grows again would make them look whole.
     pub(super) fn search(
         &mut self,
         mut place: u64,
         found: &mut dyn FnMut(Header),
     ) -> Result<(), JournalError> {
         while place + HEADER as u64 <= self.file.capacity {
-            if let Some(header) = self.header(place)? {
+            if let Some(header) = self.any_header(place)? {
                 found(header);
             }
             place += BLOCK;
