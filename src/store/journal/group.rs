@@ -121,6 +121,7 @@ impl Header {
             crc,
         };
         let plausible = header.number > header.synced_to
+            && header.trimmed < header.first
             && (1..u64::MAX / 2).contains(&header.first.0)
             && u64::from(header.entries) * ENTRY_HEADER as u64 <= u64::from(header.length);
         if plausible {
@@ -299,7 +300,7 @@ mod tests {
             generation: 3,
             number: 12,
             synced_to: 11,
-            trimmed: Position(4),
+            trimmed: Position(first - 1),
             first: Position(first),
             entries: 0,
             length: 0,

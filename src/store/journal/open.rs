@@ -175,12 +175,15 @@ impl Opened {
             ..Start::default()
         };
         if let Some((last, place, capacity)) = end {
+            // What lies before the chain cannot be read any more, also where the group that called
+            // it trimmed was cut off as torn.
+            let before = self.chain.front().map_or(0, |file| file.first.first.0 - 1);
             start = Start {
                 generation: last.generation + 1,
                 number: last.number,
                 previous_crc: last.crc,
                 last: last.last(),
-                trimmed: last.trimmed,
+                trimmed: last.trimmed.max(Position(before)),
                 place,
                 capacity,
                 ..start
