@@ -21,6 +21,8 @@ use crate::types::{FileId, PartitionKey, Position, ShardId};
 const OWN_FILE_BYTES: usize = 8 << 20;
 /// Least speed of a paced flush, in bytes a second.
 const PACE_FLOOR: u64 = 16 << 20;
+/// What a failing device says: nothing it said lately can be trusted, and the process ends.
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
 /// The batches of one flush in one shard, by partition.
 type ShardCut = BTreeMap<PartitionKey, Vec<(Arc<Group>, EntryRef)>>;
@@ -227,6 +229,9 @@ impl Registry {
     /// Deletes a file that no list names.
     pub(super) fn remove_unlisted(&self, id: FileId) {
         if let Err(error) = self.segments.delete(id) {
+            if error.raw_os_error() == Some(EIO) {
+                (self.fatal)(format!("segment file {} cannot be deleted: {error}", id.0));
+            }
             tracing::warn!(
                 file = id.0, %error,
                 "a segment file that is not in use could not be deleted; it takes space until \

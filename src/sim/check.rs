@@ -13,7 +13,7 @@ use crate::partition::read::ReadFailure;
 use crate::protocol::batch::Batches;
 use crate::store::backend::Disk;
 use crate::store::backend::memory::MemoryDisk;
-use crate::types::{FileId, Offset, PartitionKey};
+use crate::types::{FileId, Offset, PartitionKey, Position};
 
 /// Bytes of a batch that are the server's: base offset, length and leader epoch.
 const SERVERS: usize = 17;
@@ -188,11 +188,10 @@ pub(super) fn open_copy(
 }
 
 /// Opens what a power loss right now would leave, and checks it.
-pub(super) fn probe_power_loss(world: &mut World) {
+pub(super) fn probe_power_loss(world: &mut World, least: Position) {
     let copy = world.disk.memory.crash(world.random.next());
     copy.set_capacity(None);
     let store = open_copy(copy, &world.clock, &world.options).expect("it opens after a crash");
-    let least = world.shown;
     assert!(
         store.last >= least,
         "a power loss takes {least:?} back to {:?}",

@@ -33,7 +33,7 @@ fn options(seed: u64) -> Options {
 /// Runs a history to its end: faults, then calm, then a last start.
 fn run(seed: u64) -> (Seen, Vec<String>) {
     let sim = Sim::new(seed, options(seed));
-    for number in 0..STEPS {
+    for number in 0..from_environment("SHARDGATE_SIM_STEPS", STEPS) {
         ops::step(&sim, number);
     }
     settle(&sim);

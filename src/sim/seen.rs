@@ -61,6 +61,8 @@ pub(super) enum Branch {
     ClockJump,
     /// A group's log was compacted.
     GroupLogCompacted,
+    /// The device failed while the store started.
+    FailedStart,
     /// Segment files were merged or rewritten.
     Merged,
     /// Other background work ran in the middle of a merge.
@@ -72,7 +74,7 @@ pub(super) enum Branch {
 }
 
 /// All of them, in order.
-const ALL: [Branch; 32] = [
+const ALL: [Branch; 33] = [
     Branch::TornTail,
     Branch::SegmentWithoutEntry,
     Branch::Duplicate,
@@ -101,6 +103,7 @@ const ALL: [Branch; 32] = [
     Branch::SegmentDamageReported,
     Branch::ClockJump,
     Branch::GroupLogCompacted,
+    Branch::FailedStart,
     Branch::Merged,
     Branch::TurnInMerge,
     Branch::Stopped,

@@ -328,6 +328,8 @@ impl World {
                     End::PowerLoss
                 };
                 disk.end_after(self.random.below(30), end);
+            } else if !self.calm && tries < FAULTY_STARTS && self.random.one_in(6) {
+                ops::disk_fault::add(&mut self.random, &disk);
             }
             let flipped = match self.calm || tries > 0 {
                 true => None,
@@ -336,6 +338,11 @@ impl World {
             tries += 1;
             self.disk = disk;
             let opened = Store::open(&self.disk, &self.clock, &self.options, meanwhile);
+            // Loading the groups reads records, and a device error there ends the process.
+            let opened = opened.and_then(|store| match store.failure() {
+                Some(reason) => Err(reason),
+                None => Ok(store),
+            });
             match opened {
                 Ok(store) if self.disk.is_on() => {
                     self.went_back = flipped.as_ref().is_some_and(|flip| flip.newest_root);
@@ -344,6 +351,14 @@ impl World {
                         self.disk.memory.flip(&flip.name, flip.at, flip.mask);
                     }
                     return store;
+                }
+                Err(_) if self.disk.is_on() && self.disk.faults.hits() > 0 => {
+                    // The device failed a start; the next one finds it well again.
+                    self.seen.note(Branch::FailedStart);
+                    left = self.disk.memory.kill();
+                    if let Some(flip) = flipped {
+                        left.flip(&flip.name, flip.at, flip.mask);
+                    }
                 }
                 Err(_) if self.disk.is_on() && flipped.is_some() => {
                     // Both roots may name the same section.

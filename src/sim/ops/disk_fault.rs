@@ -1,5 +1,7 @@
 //! The device fails an operation: EIO, or a write of which only a part arrives.
 
+use crate::sim::disk::SimDisk;
+use crate::sim::random::Random;
 use crate::sim::world::World;
 use crate::store::backend::faults::{Fault, Op, Rule};
 
@@ -15,13 +17,19 @@ const OPS: [Op; 7] = [
 const FOLDERS: [&str; 3] = ["journal", "segments", "checkpoint"];
 
 pub(super) fn run(world: &mut World) {
-    let op = OPS[world.random.below(OPS.len() as u64) as usize];
-    let folder = FOLDERS[world.random.below(3) as usize];
-    let fault = match op == Op::Write && world.random.one_in(2) {
+    let disk = world.disk.clone();
+    add(&mut world.random, &disk);
+}
+
+/// Lets one of the next operations of some kind fail.
+pub(in crate::sim) fn add(random: &mut Random, disk: &SimDisk) {
+    let op = OPS[random.below(OPS.len() as u64) as usize];
+    let folder = FOLDERS[random.below(3) as usize];
+    let fault = match op == Op::Write && random.one_in(2) {
         true => Fault::Torn,
         false => Fault::Eio,
     };
-    let after = world.random.below(6);
+    let after = random.below(6);
     let rule = Rule::new(op, folder, fault).after(after).times(1);
-    world.disk.faults.add(rule);
+    disk.faults.add(rule);
 }

@@ -12,7 +12,7 @@ mod configs;
 mod damage;
 mod delete_group;
 mod delete_records;
-mod disk_fault;
+pub(super) mod disk_fault;
 mod disk_full;
 mod disk_slow;
 mod end;

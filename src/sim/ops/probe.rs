@@ -5,7 +5,10 @@ use crate::sim::world::World;
 use crate::store::journal::SyncPolicy;
 
 pub(super) fn run(world: &mut World) {
-    if world.options.sync == SyncPolicy::Always {
-        check::probe_power_loss(world);
-    }
+    let synced = world.store().journal.synced();
+    let least = match world.options.sync {
+        SyncPolicy::Always => world.shown,
+        SyncPolicy::Interval(_) => world.shown.min(synced),
+    };
+    check::probe_power_loss(world, least);
 }
