@@ -20,6 +20,7 @@ mod flipped_bit;
 mod full_disk;
 mod full_tail;
 mod future_timestamp;
+mod group_session;
 mod killed_then_lost;
 mod queued_in_reverse;
 mod reader_of_deleted_file;
