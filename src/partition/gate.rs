@@ -50,6 +50,13 @@ impl Gate {
         Ok(self.is_open() && self.disk.space()?.free >= self.reserve_bytes.saturating_add(bytes))
     }
 
+    /// Bytes that may be written in order to give more back, out of the reserve; half of it stays
+    /// for the journal.
+    pub(super) fn room_to_free(&self) -> io::Result<u64> {
+        let free = self.disk.space()?.free;
+        Ok(free.saturating_sub(self.reserve_bytes / 2))
+    }
+
     /// Says whether the background work finds space for its files. Returns what it said before.
     pub(super) fn set_work_is_short(&self, short: bool) -> bool {
         let before = self.work_is_short.swap(short, Ordering::AcqRel);

@@ -22,6 +22,8 @@ const FAN_IN: usize = 16;
 const LONG_RUN: u64 = 256 << 10;
 /// Runs below this length are of the lower tier.
 const SHORT_RUN: u64 = LONG_RUN / FAN_IN as u64;
+/// While the disk is nearly full, files of which this part is deleted are rewritten.
+const DEAD_WHEN_SHORT: u64 = 16;
 /// Most bytes that one merge reads.
 const MERGE_BYTES: u64 = 1 << 30;
 /// Speed of a merge while nothing else needs the disk, in bytes a second.
@@ -43,7 +45,10 @@ impl Shape {
         let dead = file.meta.sections.iter().map(|section| {
             let records = (section.end - section.start).max(1) as u64;
             let gone = (log_start(section.key).min(section.end) - section.start).max(0) as u64;
-            section.bytes / records * gone.min(records)
+            match gone >= records {
+                true => section.bytes,
+                false => section.bytes / records * gone,
+            }
         });
         let sections = file.meta.sections.len() as u64;
         Self {
@@ -65,6 +70,23 @@ impl Shape {
     fn is_half_dead(&self) -> bool {
         self.dead * 2 >= self.bytes
     }
+
+    /// Bytes that a rewrite keeps.
+    fn live(&self) -> u64 {
+        self.bytes.saturating_sub(self.dead)
+    }
+}
+
+/// Which file is rewritten while the disk is nearly full: the one that gives back the most, if the
+/// rewrite finds room in `free` bytes.
+fn choose_when_short(shapes: &[Shape], free: u64) -> Option<usize> {
+    shapes
+        .iter()
+        .enumerate()
+        .filter(|(_, shape)| shape.dead >= shape.bytes / DEAD_WHEN_SHORT && shape.dead > 0)
+        .filter(|(_, shape)| shape.live() <= free)
+        .max_by_key(|(_, shape)| shape.dead)
+        .map(|(index, _)| index)
 }
 
 /// Which of some files, oldest first, are merged next: a tier that has enough of them, or one file
@@ -124,9 +146,12 @@ fn joins(files: &[Arc<SegmentFile>]) -> bool {
 impl Registry {
     /// Does one merge, if one is due; `pace` is told of bytes written.
     pub(crate) fn merge_once(&self, pace: &dyn Fn(u64)) -> io::Result<bool> {
-        let sources = self.due_for_merge();
+        let sources = match self.gate.is_open() {
+            true => self.due_for_merge(),
+            false => self.due_when_short()?,
+        };
         let bytes: u64 = sources.iter().map(|file| file.meta.bytes).sum();
-        if sources.is_empty() || !self.gate.has_room_for(bytes)? {
+        if sources.is_empty() || (self.gate.is_open() && !self.gate.has_room_for(bytes)?) {
             return Ok(false);
         }
         let keep = |key| self.get(key).map(|partition| partition.bounds().log_start);
@@ -159,22 +184,33 @@ impl Registry {
         Ok(true)
     }
 
-    /// Files to merge now. Holding them keeps them on disk while they are read.
-    fn due_for_merge(&self) -> Vec<Arc<SegmentFile>> {
+    /// Files that serve, and what is known of each.
+    fn shapes(&self) -> (Vec<Arc<SegmentFile>>, Vec<Shape>) {
         let files: Vec<_> = {
             let applied = self.applied.lock();
-            applied
-                .files
-                .values()
-                .filter(|file| !file.damaged)
-                .cloned()
-                .collect()
+            let sound = applied.files.values().filter(|file| !file.damaged);
+            sound.cloned().collect()
         };
         let log_start = |key| self.get(key).map_or(Offset::MAX, |p| p.bounds().log_start);
-        let shapes: Vec<_> = files
-            .iter()
-            .map(|file| Shape::of(file, &log_start))
-            .collect();
+        let shapes = files.iter().map(|file| Shape::of(file, &log_start));
+        let shapes = shapes.collect();
+        (files, shapes)
+    }
+
+    /// The file to rewrite while client writes are refused. Files are shared by topics, so without
+    /// it a deleted topic would give nothing back, and writes would be refused for good.
+    fn due_when_short(&self) -> io::Result<Vec<Arc<SegmentFile>>> {
+        let (files, shapes) = self.shapes();
+        let chosen = choose_when_short(&shapes, self.gate.room_to_free()?);
+        Ok(chosen
+            .into_iter()
+            .map(|index| Arc::clone(&files[index]))
+            .collect())
+    }
+
+    /// Files to merge now. Holding them keeps them on disk while they are read.
+    fn due_for_merge(&self) -> Vec<Arc<SegmentFile>> {
+        let (files, shapes) = self.shapes();
         let chosen: Vec<_> = choose(&shapes)
             .into_iter()
             .map(|index| Arc::clone(&files[index]))
@@ -266,6 +302,22 @@ mod tests {
         let long = shape(64 << 20, 4, 1 << 20);
         let dead = shape(64 << 20, 4, 33 << 20);
         assert_eq!(choose(&[long, dead, long]), vec![1]);
+    }
+
+    #[test]
+    fn a_full_disk_has_the_file_rewritten_that_gives_the_most_back() {
+        let kept = shape(64 << 20, 4, 1 << 20);
+        let some = shape(64 << 20, 4, 8 << 20);
+        let more = shape(64 << 20, 4, 20 << 20);
+        let all = [kept, some, more, some];
+        assert_eq!(choose(&all), Vec::<usize>::new(), "with room it can wait");
+        assert_eq!(choose_when_short(&all, 64 << 20), Some(2));
+        assert_eq!(
+            choose_when_short(&all, 30 << 20),
+            None,
+            "no room for a rewrite"
+        );
+        assert_eq!(choose_when_short(&[kept], 64 << 20), None);
     }
 
     #[test]
