@@ -122,9 +122,16 @@ impl Server {
         ended
     }
 
-    /// Starts the process on the data that is there and waits until it takes connections.
-    pub fn start_again(&mut self) {
+    /// Starts the process and kills it that soon, most likely while it recovers.
+    pub fn start_and_kill(&mut self, after: Duration) {
         assert!(self.running.is_none(), "the server is running already");
+        let process = self.spawn();
+        let guard = guard_of(process.id());
+        std::thread::sleep(after);
+        stop(Running { process, guard });
+    }
+
+    fn spawn(&self) -> Child {
         let log = File::options()
             .create(true)
             .append(true)
@@ -143,7 +150,13 @@ impl Server {
         }
         command.current_dir(self.home.path()).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);
-        let mut process = command.spawn().expect("start the server");
+        command.spawn().expect("start the server")
+    }
+
+    /// Starts the process on the data that is there and waits until it takes connections.
+    pub fn start_again(&mut self) {
+        assert!(self.running.is_none(), "the server is running already");
+        let mut process = self.spawn();
         let guard = guard_of(process.id());
         let deadline = Instant::now() + crate::PATIENCE;
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {

@@ -286,6 +286,10 @@ fn a_server_killed_again_and_again_keeps_every_promise() {
             // What a kill leaves is whole, before anything puts it in order.
             let (code, text) = server.verify(&[]);
             assert_eq!(code, 0, "{text}");
+            // A kill in the middle of recovery is harmless.
+            for after in (0..kill % 3).map(|turn| (pause + turn * 37) % 60) {
+                server.start_and_kill(Duration::from_millis(after));
+            }
             server.start_again();
         }
         world.stop_writing.store(true, Ordering::Relaxed);
