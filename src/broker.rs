@@ -77,6 +77,7 @@ impl Broker {
             journal: journal_options(&config, &format),
             registry: registry_options(&config),
             footer_bytes: config.budgets.footers,
+            open_files: config.segment_open_files,
             environment: Environment {
                 node_id: config.node_id,
                 fixed: config.properties.clone(),

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::{self, Loaded, LogFormat, Source};
 
 pub mod banner;
+mod limits;
 pub mod logging;
 pub mod serve;
 pub mod show_config;

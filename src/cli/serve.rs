@@ -9,6 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::FAILED;
 use super::banner::Banner;
+use super::limits;
 use crate::admin::{self, Readiness, Stage};
 use crate::broker::Broker;
 use crate::config::{AdminConfig, Config, Listener, Loaded};
@@ -36,7 +37,11 @@ pub fn run(loaded: Loaded) -> ExitCode {
         .max_blocking_threads(BLOCKING_THREADS)
         .build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(serve(Arc::new(loaded.config), started)),
+        Ok(runtime) => {
+            let mut config = loaded.config;
+            limits::share_out(&mut config);
+            runtime.block_on(serve(Arc::new(config), started))
+        }
         Err(error) => Err(format!("cannot start threads: {error}")),
     };
     match outcome {

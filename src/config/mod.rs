@@ -186,6 +186,8 @@ pub struct Config {
     pub journal_sync: JournalSync,
     /// `journal.file.bytes`.
     pub journal_file_bytes: u64,
+    /// Segment files kept open at most; follows from the limit of open files.
+    pub segment_open_files: usize,
     /// `journal.truncate.corruption`: cut a damaged journal at the damage rather than stop.
     pub journal_truncate_corruption: bool,
     /// `checkpoint.interval.bytes` of journal.
@@ -230,6 +232,7 @@ impl Config {
             max_producers_per_partition: 10_000,
             journal_sync: JournalSync::Always,
             journal_file_bytes: 64 * MIB,
+            segment_open_files: 256,
             journal_truncate_corruption: false,
             checkpoint_interval_bytes: 256 * MIB,
             disk_reserve_bytes: 256 * MIB,

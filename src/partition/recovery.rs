@@ -54,6 +54,8 @@ pub struct Opening {
     pub registry: RegistryOptions,
     /// Memory for cached segment footers.
     pub footer_bytes: u64,
+    /// Segment files kept open at most.
+    pub open_files: usize,
     /// What the catalog depends on besides its changes.
     pub environment: Environment,
     /// Time.
@@ -91,7 +93,8 @@ pub(crate) fn recover(
 ) -> Result<Recovered, String> {
     let (checkpoints, loaded) =
         CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
-    let segments = Arc::new(SegmentStore::new(Arc::clone(disk), opening.footer_bytes));
+    let segments = SegmentStore::new(Arc::clone(disk), opening.footer_bytes);
+    let segments = Arc::new(segments.with_open_files(opening.open_files));
     let start = Start::from_checkpoint(loaded, opening.environment)?;
     let catalog = Arc::new(Catalog::new(start.image));
     let registry = Arc::new(Registry::new(

@@ -157,6 +157,7 @@ fn open(
         journal: JournalOptions::new(format.store_id),
         registry: options,
         footer_bytes: 16 << 20,
+        open_files: 16,
         environment,
         clock: Arc::new(SystemClock::new()),
         fatal: Arc::new(|_| ()),

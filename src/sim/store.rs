@@ -107,6 +107,7 @@ impl Store {
             journal,
             registry,
             footer_bytes: 256 << 10,
+            open_files: 16,
             environment: Environment::default(),
             clock: Arc::clone(clock) as _,
             fatal: tell,

@@ -9,6 +9,7 @@ mod groups;
 mod kills;
 mod listeners;
 mod offsets;
+mod open_files;
 mod produce;
 mod restart;
 mod soak;

@@ -49,6 +49,7 @@ impl Store {
             journal,
             registry: options,
             footer_bytes: 1 << 20,
+            open_files: 16,
             environment: Environment::default(),
             clock: Arc::new(SystemClock::new()),
             fatal: Arc::new(|reason| panic!("the store gave up: {reason}")),
