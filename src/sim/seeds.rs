@@ -1,6 +1,6 @@
 //! Random histories, many of them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::check;
@@ -87,12 +87,17 @@ fn every_seed_keeps_its_promises_and_all_together_see_every_rare_branch() {
     let count = from_environment("SHARDGATE_SIM_SEEDS", SEEDS);
     let first = from_environment("SHARDGATE_SIM_FROM", 1);
     let next = AtomicU64::new(first);
+    let failed = AtomicBool::new(false);
     let work = || {
         let mut seen = Seen::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + count {
+            if seed >= first + count || failed.load(Ordering::Relaxed) {
                 return seen;
+            }
+            let done = seed - first;
+            if done > 0 && done.is_multiple_of(500) {
+                println!("{done} of {count} seeds");
             }
             if std::env::var_os("SHARDGATE_SIM_TRACE").is_some() {
                 println!("seed {seed}");
@@ -101,6 +106,7 @@ fn every_seed_keeps_its_promises_and_all_together_see_every_rare_branch() {
             match ran {
                 Ok((one, _)) => seen.add(&one),
                 Err(panic) => {
+                    failed.store(true, Ordering::Relaxed);
                     eprintln!(
                         "seed {seed} failed: SHARDGATE_SIM_FROM={seed} SHARDGATE_SIM_SEEDS=1"
                     );

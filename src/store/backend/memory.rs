@@ -56,20 +56,31 @@ impl MemoryDisk {
     }
 
     /// The disk as it would be found if the power failed now: un-synced pages are there, not
-    /// there or torn, and un-synced names are there up to some change, as `seed` has it.
+    /// there or torn, and un-synced names are there up to some change, or some of them, as `seed`
+    /// has it.
     /// This disk stays as it is.
     pub fn crash(&self, seed: u64) -> MemoryDisk {
         let state = self.state.lock();
         let mut random = Random::new(seed);
         let open = state.changes.iter().filter(|c| !c.synced).count() as u64;
-        let mut kept = random.below(open + 1);
+        // File systems keep the order of names as a rule, and no standard asks them to.
+        let mut kept = match random.below(3) {
+            0 => None,
+            _ => Some(random.below(open + 1)),
+        };
         let mut names = state.durable_names.clone();
         for change in &state.changes {
-            if !change.synced {
-                if kept == 0 {
-                    continue;
+            let is_kept = match &mut kept {
+                _ if change.synced => true,
+                None => random.below(2) == 0,
+                Some(0) => false,
+                Some(left) => {
+                    *left -= 1;
+                    true
                 }
-                kept -= 1;
+            };
+            if !is_kept {
+                continue;
             }
             apply(&mut names, &change.kind);
         }
