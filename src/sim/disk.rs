@@ -271,8 +271,13 @@ impl DiskFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.disk
-            .run(Op::Sync, &self.name, 0, || self.file.sync_data())
+        self.disk.run(Op::Sync, &self.name, 0, || {
+            let synced = self.file.sync_data();
+            if synced.is_err() {
+                self.disk.memory.fail_sync(&self.name);
+            }
+            synced
+        })
     }
 
     fn start_writeback(&self, offset: u64, len: u64) -> io::Result<()> {

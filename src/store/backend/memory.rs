@@ -46,6 +46,8 @@ struct Inode {
     bytes: Vec<u8>,
     /// Content, as a crash would find it, of each page written since the last sync.
     before: BTreeMap<usize, Vec<u8>>,
+    /// The same of pages whose sync failed: they count as clean, and later syncs pass them over.
+    lost: BTreeMap<usize, Vec<u8>>,
     durable_len: usize,
 }
 
@@ -162,6 +164,19 @@ impl MemoryDisk {
             *byte ^= mask;
         }
         inode.bytes.get_mut(at).map(|byte| *byte ^= mask).is_some()
+    }
+
+    /// What a failed sync does on Linux: the pages count as clean from then on and are not on the
+    /// device. Only writing them again makes a later sync take them along.
+    pub fn fail_sync(&self, name: &str) {
+        let inode = self.state.lock().names.get(name).cloned();
+        if let Some(inode) = inode {
+            let mut inode = inode.lock();
+            let before = std::mem::take(&mut inode.before);
+            for (page, bytes) in before {
+                inode.lost.entry(page).or_insert(bytes);
+            }
+        }
     }
 
     /// A file's bytes.
@@ -356,7 +371,7 @@ impl Inode {
         };
         let mut bytes = self.bytes.clone();
         bytes.resize(self.bytes.len().max(self.durable_len), 0);
-        for (page, before) in &self.before {
+        for (page, before) in self.before.iter().chain(&self.lost) {
             let start = page * PAGE;
             let end = (start + PAGE).min(bytes.len());
             let fate = random.below(4);
@@ -380,6 +395,7 @@ impl Inode {
             durable_len: len,
             bytes,
             before: BTreeMap::new(),
+            lost: BTreeMap::new(),
         }
     }
 
@@ -387,7 +403,11 @@ impl Inode {
     fn remember(&mut self, start: usize, end: usize) {
         for page in start / PAGE..end.div_ceil(PAGE) {
             let bytes = &self.bytes;
+            let lost = self.lost.remove(&page);
             self.before.entry(page).or_insert_with(|| {
+                if let Some(lost) = lost {
+                    return lost;
+                }
                 let from = (page * PAGE).min(bytes.len());
                 bytes[from..(page * PAGE + PAGE).min(bytes.len())].to_vec()
             });
