@@ -1,4 +1,5 @@
-//! The server under `strace`: every acknowledgement leaves after an fdatasync that covers its bytes.
+//! The server under `strace`: every acknowledgement leaves after an fdatasync that covers its bytes,
+//! and an error of the device ends the process with nothing acknowledged behind it.
 //!
 //! Needs `strace` and the right to trace a process; `STRACE_REQUESTS` is the number of requests of
 //! each client (60).
@@ -18,9 +19,9 @@ const CLIENTS: i32 = 4;
 const TRACED: &str = "trace=pwrite64,pwritev,pwritev2,fdatasync,fsync,write,writev,sendto,sendmsg";
 
 /// Attaches to a running server; `None` where tracing is not to be had.
-fn attach(server: &Server, output: &std::path::Path) -> Option<Child> {
+fn attach(server: &Server, options: &[&str], output: &std::path::Path) -> Option<Child> {
     let mut command = Command::new("strace");
-    command.args(["-f", "-y", "-xx", "-s", "1000000", "-e", TRACED, "-o"]);
+    command.args(options).arg("-f").arg("-o");
     command.arg(output).arg("-p").arg(server.pid().to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut strace = command.stderr(Stdio::piped()).spawn().ok()?;
@@ -77,7 +78,11 @@ fn every_acknowledgement_leaves_after_the_sync_that_covers_it() {
     let server = Server::start();
     let topic = new_topic(&mut Wire::connect(&server.address()), CLIENTS, &[]);
     let output = server.data().join("../trace");
-    let Some(mut strace) = attach(&server, &output) else {
+    let Some(mut strace) = attach(
+        &server,
+        &["-y", "-xx", "-s", "1000000", "-e", TRACED],
+        &output,
+    ) else {
         println!("skipped: no strace here");
         return;
     };
@@ -109,5 +114,61 @@ fn every_acknowledgement_leaves_after_the_sync_that_covers_it() {
             let proof = trace.prove(mark.as_bytes(), correlation_id(client, number));
             assert!(proof.is_ok(), "{mark}: {proof:?}");
         }
+    }
+}
+
+/// Produces until the connection breaks; the acknowledged offsets are 0 to the result less one.
+fn produce_until_broken(address: &str, topic: &str) -> i64 {
+    let mut wire = Wire::connect(address);
+    let mut acknowledged = 0;
+    loop {
+        let batch = Batch::of(&[&format!("record {acknowledged}")]).bytes();
+        let request = produce_request(topic, 0, -1, batch);
+        let Ok(answer) = wire.try_call(9, &request) else {
+            return acknowledged;
+        };
+        let answer = &answer.responses[0].partition_responses[0];
+        assert_eq!((answer.error_code, answer.base_offset), (0, acknowledged));
+        acknowledged += 1;
+        assert!(acknowledged < 100_000, "the error was never met");
+    }
+}
+
+#[test]
+fn an_error_of_the_device_ends_the_process_and_takes_nothing_back() {
+    if foreign().is_some() {
+        return;
+    }
+    for fault in ["fdatasync:error=EIO:when=20", "pwrite64:error=EIO:when=30"] {
+        let mut server = Server::start();
+        let topic = new_topic(&mut Wire::connect(&server.address()), 1, &[]);
+        let call = fault.split(':').next().unwrap_or_default();
+        let options = [
+            "-e",
+            &format!("trace={call}"),
+            "-e",
+            &format!("inject={fault}"),
+        ];
+        let Some(mut strace) = attach(&server, &options, &server.data().join("../trace")) else {
+            println!("skipped: no strace here");
+            return;
+        };
+        let acknowledged = produce_until_broken(&server.address(), &topic);
+        // It ends with its tracee.
+        strace.wait().expect("strace ends");
+        let log = server.log();
+        assert!(
+            log.contains("the process ends, what was acknowledged is safe"),
+            "{log}"
+        );
+        server.kill();
+        let (code, text) = server.verify(&[]);
+        assert_eq!(code, 0, "{text}");
+        server.start_again();
+        let mut wire = Wire::connect(&server.address());
+        let end = list_offsets(&mut wire, &topic, 0, -1).offset;
+        println!("{fault}: {acknowledged} acknowledged, {end} there");
+        // The one under way may be there or not.
+        assert!((acknowledged..=acknowledged + 1).contains(&end));
     }
 }
