@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::store_keys::{BUDGETS, CLIENTS, GROUPS, STORE};
 use super::value::{ConfigError, Raw};
 use super::{Config, ReplicationFactorPolicy};
+use crate::catalog::configs::{Scope, table, validate};
 
 /// What setting a key does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +102,16 @@ fn later(_: &mut Config, _: Raw<'_>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn whole(_: &mut Config, raw: Raw<'_>) -> Result<(), ConfigError> {
-    raw.number(i64::MIN..=i64::MAX).map(drop)
+/// Read by the catalog; the rule is the one that clients' changes of the key are held to.
+fn topic_default(_: &mut Config, raw: Raw<'_>) -> Result<(), ConfigError> {
+    let Some(def) = table(Scope::Broker).get(raw.key) else {
+        return Ok(());
+    };
+    validate(def, raw.value).map_err(|error| {
+        let text = error.to_string();
+        let reason = text.split_once(&format!("{}: ", raw.key));
+        raw.error(reason.map_or(text.as_str(), |(_, reason)| reason))
+    })
 }
 
 fn node_id(config: &mut Config, raw: Raw<'_>) -> Result<(), ConfigError> {
@@ -374,74 +383,79 @@ static TOPIC_DEFAULTS: &[Key] = &[
         "log.retention.ms",
         "",
         "Topic default `retention.ms`; goes before minutes and hours",
-        whole,
+        topic_default,
     ),
     honoured(
         "log.retention.minutes",
         "",
         "The same in minutes; goes before hours",
-        whole,
+        topic_default,
     ),
-    honoured("log.retention.hours", "168", "The same in hours", whole),
+    honoured(
+        "log.retention.hours",
+        "168",
+        "The same in hours",
+        topic_default,
+    ),
     honoured(
         "log.retention.bytes",
         "-1",
         "Topic default `retention.bytes`",
-        whole,
+        topic_default,
     ),
     honoured(
         "log.cleanup.policy",
         "delete",
         "Topic default `cleanup.policy`",
-        later,
+        topic_default,
     ),
     honoured(
         "compression.type",
         "producer",
         "Topic default `compression.type`",
-        later,
+        topic_default,
     ),
     honoured(
         "compression.gzip.level",
         "-1",
         "Topic default `compression.gzip.level`",
-        whole,
+        topic_default,
     ),
     honoured(
         "compression.lz4.level",
         "9",
         "Topic default `compression.lz4.level`",
-        whole,
+        topic_default,
     ),
     honoured(
         "compression.zstd.level",
         "3",
         "Topic default `compression.zstd.level`",
-        whole,
+        topic_default,
     ),
     honoured(
         "log.message.timestamp.type",
         "CreateTime",
         "Topic default `message.timestamp.type`",
-        |_, raw| raw.choice(&[("CreateTime", ()), ("LogAppendTime", ())]),
+        topic_default,
     ),
     honoured(
         "log.message.timestamp.before.max.ms",
         "9223372036854775807",
         "Topic default `message.timestamp.before.max.ms`",
-        whole,
+        topic_default,
     ),
     honoured(
         "log.message.timestamp.after.max.ms",
         "3600000",
         "Topic default `message.timestamp.after.max.ms`",
-        whole,
+        topic_default,
     ),
     mapped(
         "min.insync.replicas",
         "1",
         "Kept and shown; durability comes from the journal",
-        whole,
+        topic_default,
     ),
     honoured(
         "log.retention.check.interval.ms",

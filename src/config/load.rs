@@ -447,6 +447,8 @@ mod tests {
         assert!(text.contains("from 1 to 100000"), "{text}");
         assert!(refused(&["journal.sync=sometimes"]).contains("always, or a number"));
         assert!(refused(&["num.partitions"]).contains("key=value"));
+        assert!(refused(&["log.cleanup.policy=shred"]).contains("compact, delete"));
+        assert!(refused(&["log.retention.ms=-2"]).contains("at least -1"));
         assert!(refused(&["process.roles=controller"]).contains("broker"));
         assert!(refused(&["node.id=1", "broker.id=2"]).contains("node.id=1"));
         assert!(refused(&["group.min.session.timeout.ms=9999999"]).contains("1800000"));

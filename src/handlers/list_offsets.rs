@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kafka_protocol::messages::ListOffsetsRequest;
+use kafka_protocol::messages::{ListOffsetsRequest, TopicName};
 use kafka_protocol::messages::list_offsets_request::ListOffsetsPartition;
 use kafka_protocol::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse,
@@ -47,7 +47,7 @@ pub async fn handle(
     for topic in request.topics {
         let known = image.topic(&topic.name);
         for partition in topic.partitions {
-            let asked = (topic.name.to_string(), partition.partition_index);
+            let asked = (partition.partition_index, topic.name.clone());
             let outcome = match known {
                 _ if unknown_isolation || twice.contains(&asked) => Err(ErrorCode::InvalidRequest),
                 Some(known) => {
@@ -56,7 +56,7 @@ pub async fn handle(
                 None => Err(ErrorCode::UnknownTopicOrPartition),
             };
             // A partition named twice is refused, once, and a topic is answered in one place.
-            let place = *places.entry(asked.0.clone()).or_insert_with(|| {
+            let place = *places.entry(asked.1.clone()).or_insert_with(|| {
                 topics.push(ListOffsetsTopicResponse::default().with_name(topic.name.clone()));
                 topics.len() - 1
             });
@@ -72,13 +72,14 @@ pub async fn handle(
     ListOffsetsResponse::default().with_topics(topics).into()
 }
 
-/// Partitions that the request names more than once.
-fn asked_twice(request: &ListOffsetsRequest) -> BTreeSet<(String, i32)> {
+/// Partitions that the request names more than once. Names are shared with the request: it may
+/// name many partitions of a topic with a long name.
+fn asked_twice(request: &ListOffsetsRequest) -> BTreeSet<(i32, TopicName)> {
     let mut seen = BTreeSet::new();
     let mut twice = BTreeSet::new();
     for topic in &request.topics {
         for partition in &topic.partitions {
-            let asked = (topic.name.to_string(), partition.partition_index);
+            let asked = (partition.partition_index, topic.name.clone());
             if !seen.insert(asked.clone()) {
                 twice.insert(asked);
             }

@@ -18,7 +18,7 @@ const READ_BYTES: usize = 8 << 10;
 const FIRST_BYTES: usize = 4 << 10;
 /// Longest frame of an API other than Produce that counts against the budget of small requests.
 const SMALL_FRAME: usize = 64 << 10;
-/// How long a frame may stand still while others wait for the share it holds.
+/// How long a frame may come too slowly while others wait for the share it holds.
 const STALL: Duration = Duration::from_secs(2);
 
 /// A whole request.
@@ -64,8 +64,8 @@ pub enum ReadError {
     /// The request took too long to arrive.
     #[error("a request did not arrive whole within frame.timeout.ms")]
     Slow,
-    /// The request stood still while others waited for its share of the budget.
-    #[error("a request stood still while others waited for memory")]
+    /// The request came too slowly while others waited for its share of the budget.
+    #[error("a request came too slowly for frame.timeout.ms while others waited for memory")]
     Stalled,
     /// The socket failed.
     #[error("reading failed: {0}")]
@@ -215,25 +215,29 @@ impl FrameReader {
         let buffered = self.buffer.len().min(size);
         own.extend_from_slice(&self.buffer[..buffered]);
         self.buffer.advance(buffered);
-        let mut progress = Instant::now();
+        let pace = pace(size, self.limits.frame_timeout);
+        let mut from = own.len();
+        let mut stall = Instant::now() + STALL;
         while own.len() < size {
+            if Instant::now() >= stall {
+                if own.len() - from < pace && budget.waiting() > 0 {
+                    return Err(ReadError::Stalled);
+                }
+                from = own.len();
+                stall = Instant::now() + STALL;
+            }
             if own.len() == own.capacity() {
                 own.reserve(next_capacity(own.len(), size) - own.len());
             }
             let room = size.min(own.capacity()) - own.len();
-            let stall = progress + STALL;
             match timeout_at(stall.min(deadline), self.socket.readable()).await {
                 Ok(ready) => ready.map_err(ReadError::Io)?,
                 Err(_) if Instant::now() >= deadline => return Err(ReadError::Slow),
-                Err(_) if budget.waiting() > 0 => return Err(ReadError::Stalled),
-                Err(_) => {
-                    progress = Instant::now();
-                    continue;
-                }
+                Err(_) => continue,
             }
             match self.socket.try_read_buf(&mut (&mut own).limit(room)) {
                 Ok(0) => return Err(ReadError::ClosedWithin),
-                Ok(_) => progress = Instant::now(),
+                Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => return Err(ReadError::Io(e)),
             }
@@ -302,6 +306,13 @@ fn hint(length: i32) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// What has to come within [`STALL`] for a frame to be whole in time. Whoever sends less would be
+/// cut off in the end anyway, and has the share to itself until then.
+fn pace(size: usize, frame_timeout: Duration) -> usize {
+    let part = STALL.as_secs_f64() / frame_timeout.as_secs_f64().max(0.001);
+    ((size as f64 * part) as usize).max(1)
 }
 
 /// A claim of many bytes is believed step by step: what is reserved is at most 16 times what came.

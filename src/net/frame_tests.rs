@@ -226,8 +226,7 @@ async fn heartbeats_pass_while_produce_requests_use_up_the_budget() {
     assert_eq!(limits.requests.used(), 0);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_frame_that_stands_still_loses_its_share_to_those_who_wait() {
+async fn a_slow_frame_is_cut_off_once_others_wait(trickle: Option<Duration>) {
     let limits = ReadLimits {
         requests: Budget::new("requests", 1 << 20),
         ..limits()
@@ -237,6 +236,16 @@ async fn a_frame_that_stands_still_loses_its_share_to_those_who_wait() {
     slow.write_all(&frame(2 << 20, PRODUCE)[..10_000])
         .await
         .unwrap();
+    tokio::spawn(async move {
+        match trickle {
+            Some(pause) => {
+                while slow.write_all(&[0]).await.is_ok() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            None => std::future::pending().await,
+        }
+    });
     let slow_end = tokio::spawn(async move { slow_reader.next().await.map(drop) });
     while limits.requests.used() == 0 {
         tokio::task::yield_now().await;
@@ -244,6 +253,16 @@ async fn a_frame_that_stands_still_loses_its_share_to_those_who_wait() {
     quick.write_all(&frame(50_000, PRODUCE)).await.unwrap();
     assert_eq!(quick_reader.next().await.unwrap().bytes.len(), 50_000);
     assert!(matches!(slow_end.await.unwrap(), Err(ReadError::Stalled)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_stands_still_loses_its_share_to_those_who_wait() {
+    a_slow_frame_is_cut_off_once_others_wait(None).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_trickles_loses_its_share_to_those_who_wait() {
+    a_slow_frame_is_cut_off_once_others_wait(Some(Duration::from_millis(500))).await;
 }
 
 #[tokio::test]

@@ -208,8 +208,9 @@ impl Registry {
                 Err(error @ (ReadError::Io { .. } | ReadError::Newer { .. })) => {
                     return Err(error.to_string());
                 }
-                Err(error) => {
-                    tracing::error!(file = file.0, %error, "a segment file serves nothing");
+                // Told after the replay: it may be about to leave the lists, and then it is gone
+                // because the process was killed before the next checkpoint.
+                Err(_) => {
                     let meta = SegmentMeta {
                         file: *file,
                         bytes: 0,
@@ -231,6 +232,12 @@ impl Registry {
         let mut applied = self.applied.lock();
         applied.leaving.clear();
         let named: BTreeSet<_> = applied.files.keys().copied().collect();
+        let damaged: BTreeSet<_> = applied
+            .files
+            .values()
+            .filter(|file| file.damaged)
+            .map(|file| file.meta.file)
+            .collect();
         drop(applied);
         let there = self
             .segments
@@ -243,6 +250,10 @@ impl Registry {
                     "a segment file is missing; its records cannot be served, everything else \
                      can: put the file back from a copy"
                 );
+            } else if damaged.contains(file)
+                && let Err(error) = self.segments.meta(*file)
+            {
+                tracing::error!(file = file.0, %error, "a segment file serves nothing");
             }
         }
         for file in there {

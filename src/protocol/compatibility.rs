@@ -72,8 +72,9 @@ may hold 100 000 array elements.
 
 ## Record batches
 
-Message format 2 only, as Apache Kafka 4 takes. Beyond its checks, a batch whose offset deltas do
-not count up by one is refused (INVALID_RECORD), and so are bytes behind the batch. Compressed
+Message format 2 only, as Apache Kafka 4 takes. Beyond its checks, a compressed batch whose offset
+deltas do not count up by one is refused (INVALID_RECORD), an uncompressed one with a delta outside
+the batch (their order is free, as in Apache Kafka), and so are bytes behind the batch. Compressed
 batches are opened and checked without being held in memory, up to a limit on what comes out of
 them; beyond it the answer is MESSAGE_TOO_LARGE, on which producers split the batch.
 

@@ -146,12 +146,12 @@ fn unknown_isolation(header: &Header, request: &FetchRequest) -> Result<Answer, 
     let mut data = FetchResponseData { error_code: error.code(), ..Default::default() };
     if header.version < FIRST_TOPIC_ID {
         let keys = request.topics.iter().flat_map(|topic| {
-            let key = |partition| FetchKey {
-                topic: topic.topic.to_string(),
+            let name = Arc::<str>::from(topic.topic.as_str());
+            topic.partitions.iter().map(move |p| FetchKey {
+                partition: p.partition,
                 topic_id: Uuid::nil(),
-                partition,
-            };
-            topic.partitions.iter().map(move |p| key(p.partition))
+                topic: Arc::clone(&name),
+            })
         });
         data.topics = by_topic(keys.map(|key| unread(key, error)).collect());
     }
@@ -177,13 +177,15 @@ fn limits(cx: &Connection, request: &FetchRequest) -> Limits {
 
 fn session_request(cx: &Connection, header: &Header, request: FetchRequest) -> SessionRequest {
     let uses_topic_ids = header.version >= FIRST_TOPIC_ID;
-    let key = |name: &str, topic_id: Uuid, partition| {
-        let topic = if uses_topic_ids { String::new() } else { name.to_string() };
+    let key = |name: &Arc<str>, topic_id: Uuid, partition| {
         let topic_id = if uses_topic_ids { topic_id } else { Uuid::nil() };
-        FetchKey { topic, topic_id, partition }
+        FetchKey { partition, topic_id, topic: Arc::clone(name) }
     };
+    // Shared by the topic's partitions: a short request may name many of a topic with a long name.
+    let shared = |name: &str| Arc::<str>::from(if uses_topic_ids { "" } else { name });
     let mut partitions = Vec::new();
     for topic in &request.topics {
+        let name = shared(&topic.topic);
         for p in &topic.partitions {
             let spec = FetchSpec {
                 offset: p.fetch_offset,
@@ -191,12 +193,13 @@ fn session_request(cx: &Connection, header: &Header, request: FetchRequest) -> S
                 current_leader_epoch: p.current_leader_epoch,
                 last_fetched_epoch: p.last_fetched_epoch,
             };
-            partitions.push((key(&topic.topic, topic.topic_id, p.partition), spec));
+            partitions.push((key(&name, topic.topic_id, p.partition), spec));
         }
     }
     let mut forgotten = Vec::new();
     for topic in &request.forgotten_topics_data {
-        forgotten.extend(topic.partitions.iter().map(|p| key(&topic.topic, topic.topic_id, *p)));
+        let name = shared(&topic.topic);
+        forgotten.extend(topic.partitions.iter().map(|p| key(&name, topic.topic_id, *p)));
     }
     SessionRequest {
         id: request.session_id,
@@ -439,12 +442,12 @@ async fn tell(context: &Context, parts: Vec<Part>) -> (i32, Vec<Part>) {
 /// Groups neighbours and strangers of one topic, keeping the order of first appearance.
 fn by_topic(parts: Vec<Part>) -> Vec<FetchTopic> {
     let mut topics: Vec<FetchTopic> = Vec::new();
-    let mut places: BTreeMap<(String, Uuid), usize> = BTreeMap::new();
+    let mut places: BTreeMap<(Arc<str>, Uuid), usize> = BTreeMap::new();
     for part in parts {
         let name = (part.key.topic, part.key.topic_id);
         let place = *places.entry(name).or_insert_with_key(|(topic, topic_id)| {
             topics.push(FetchTopic {
-                topic: topic.clone(),
+                topic: topic.to_string(),
                 topic_id: *topic_id,
                 partitions: Vec::new(),
             });

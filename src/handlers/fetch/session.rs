@@ -16,15 +16,18 @@ pub const INITIAL_EPOCH: i32 = 0;
 /// A session idle for this long may make room for another.
 const EVICTION_AGE: Duration = Duration::from_secs(120);
 
-/// A partition as a Fetch names it.
+/// Most partitions that all sessions together remember.
+const MAX_PARTITIONS: usize = 500_000;
+
+/// A partition as a Fetch names it. What differs most comes first, so that keys compare quickly.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FetchKey {
-    /// The topic's name; empty in versions that use ids.
-    pub topic: String,
-    /// The topic's id; zero in versions that use names.
-    pub topic_id: Uuid,
     /// The partition.
     pub partition: i32,
+    /// The topic's id; zero in versions that use names.
+    pub topic_id: Uuid,
+    /// The topic's name, one for all its partitions; empty in versions that use ids.
+    pub topic: Arc<str>,
 }
 
 /// What is asked of one partition.
@@ -82,9 +85,13 @@ impl Session {
         }
     }
 
-    fn forget(&mut self, key: &FetchKey) {
-        if self.slots.remove(key).is_some() {
-            self.order.retain(|k| k != key);
+    fn forget(&mut self, keys: &[FetchKey]) {
+        let mut gone = false;
+        for key in keys {
+            gone |= self.slots.remove(key).is_some();
+        }
+        if gone {
+            self.order.retain(|key| self.slots.contains_key(key));
         }
     }
 
@@ -129,6 +136,8 @@ pub struct CachedSession {
 struct Entry {
     session: Arc<CachedSession>,
     last_used: Duration,
+    /// How many it remembered when its last request was taken in.
+    partitions: usize,
 }
 
 /// All sessions, a bounded number.
@@ -212,6 +221,9 @@ impl Sessions {
             }
             by_id.remove(&id);
         }
+        if remembered(&by_id) + request.partitions.len() > MAX_PARTITIONS {
+            return None;
+        }
         let mut id = request.fresh_id.max(1);
         while by_id.contains_key(&id) {
             id = id.checked_add(1).unwrap_or(1);
@@ -224,8 +236,10 @@ impl Sessions {
         for (key, spec) in &request.partitions {
             session.set(key.clone(), *spec);
         }
+        let partitions = session.slots.len();
         let session = Arc::new(CachedSession { id, session: tokio::sync::Mutex::new(session) });
-        by_id.insert(id, Entry { session: Arc::clone(&session), last_used: request.now });
+        let entry = Entry { session: Arc::clone(&session), last_used: request.now, partitions };
+        by_id.insert(id, entry);
         Some(session)
     }
 
@@ -234,7 +248,14 @@ impl Sessions {
             let mut by_id = self.by_id.lock();
             let entry = by_id.get_mut(&request.id).ok_or(ErrorCode::FetchSessionIdNotFound)?;
             entry.last_used = request.now;
-            Arc::clone(&entry.session)
+            entry.partitions += request.partitions.len();
+            let session = Arc::clone(&entry.session);
+            if !request.partitions.is_empty() && remembered(&by_id) > MAX_PARTITIONS {
+                // The client begins anew, and goes without a session while there is no room.
+                by_id.remove(&request.id);
+                return Err(ErrorCode::FetchSessionIdNotFound);
+            }
+            session
         };
         {
             let mut session = cached.session.lock().await;
@@ -248,11 +269,13 @@ impl Sessions {
             for (key, spec) in request.partitions {
                 session.set(key, spec);
             }
-            for key in &request.forgotten {
-                session.forget(key);
-            }
+            session.forget(&request.forgotten);
             if !session.slots.is_empty() {
+                let partitions = session.slots.len();
                 drop(session);
+                if let Some(entry) = self.by_id.lock().get_mut(&cached.id) {
+                    entry.partitions = partitions;
+                }
                 return Ok(Context::Incremental(cached));
             }
         }
@@ -260,6 +283,10 @@ impl Sessions {
         self.by_id.lock().remove(&cached.id);
         Ok(Context::Full(Vec::new()))
     }
+}
+
+fn remembered(by_id: &HashMap<i32, Entry>) -> usize {
+    by_id.values().map(|entry| entry.partitions).sum()
 }
 
 /// Each partition once, at its first place, with what was asked of it last.
@@ -361,6 +388,20 @@ mod tests {
             Ok(Context::Full(all)) => assert_eq!(all, vec![(key(0), spec(3)), (key(1), spec(2))]),
             _ => panic!("a session was made"),
         }
+    }
+
+    #[tokio::test]
+    async fn partitions_of_all_sessions_are_bounded() {
+        let sessions = Sessions::new(3);
+        let most = i32::try_from(MAX_PARTITIONS).unwrap();
+        let all: Vec<_> = (0..most).map(|p| (p, 0)).collect();
+        let more = sessions.enter(request(0, 0, &[(0, 0)])).await;
+        let Ok(Context::New(first)) = more else { panic!("no session was made") };
+        let full = sessions.enter(request(0, 0, &all)).await;
+        assert!(matches!(full, Ok(Context::Full(_))), "there is room for all but one");
+        let grown = sessions.enter(request(first.id, 1, &all)).await;
+        assert!(matches!(grown, Err(ErrorCode::FetchSessionIdNotFound)));
+        assert!(matches!(sessions.enter(request(0, 0, &all)).await, Ok(Context::New(_))));
     }
 
     #[tokio::test]
