@@ -345,6 +345,7 @@ impl World {
             });
             match opened {
                 Ok(store) if self.disk.is_on() => {
+                    self.disk.faults.clear();
                     self.went_back = flipped.as_ref().is_some_and(|flip| flip.newest_root);
                     // Damage that no start meets would add up until nothing is left to go by.
                     if let Some(flip) = flipped.filter(|flip| !flip.newest_root) {

@@ -5,6 +5,7 @@
 //! acknowledged, and the journal ends before it. Otherwise acknowledged entries are damaged, and
 //! the journal does not open.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::files::{FOLDER, JournalFile};
@@ -108,10 +109,17 @@ fn open_files(disk: &dyn Disk) -> Result<(Vec<JournalFile>, u64), JournalError> 
         let name = format!("{FOLDER}/{name}");
         let file = disk.open(&name).map_err(failed("open", &name))?;
         let len = file.len().map_err(failed("open", &name))?;
+        let capacity = len / BLOCK * BLOCK;
+        if capacity < len {
+            // No group is there, but the header of one may be, and the file may grow back over it.
+            file.set_len(capacity)
+                .and_then(|()| file.sync_data())
+                .map_err(failed("cut", &name))?;
+        }
         files.push(JournalFile {
             name,
             file,
-            capacity: len / BLOCK * BLOCK,
+            capacity,
         });
     }
     Ok((files, next_id))
@@ -143,7 +151,10 @@ impl Recovery<'_> {
                 fronts.push((index, first, last));
             }
         }
-        fronts.sort_by_key(|(_, first, _)| first.number);
+        // Of two groups with one number the later generation's counts: it was written because the
+        // other one had been cut.
+        fronts.sort_by_key(|(_, first, _)| (first.number, Reverse(first.generation)));
+        fronts.dedup_by_key(|(_, first, _)| first.number);
         let needed = trimmed.0 + 1;
         let start = fronts
             .iter()
@@ -402,7 +413,7 @@ impl Recovery<'_> {
     /// can take one for a part of the journal or for a claim on what is written instead of it.
     fn wipe_behind_end(&mut self) -> Result<(), JournalError> {
         let mut behind = std::mem::take(&mut self.behind);
-        behind.sort_by_key(|(_, header)| std::cmp::Reverse(header.number));
+        behind.sort_by_key(|(_, header)| Reverse(header.number));
         for (index, header) in &behind {
             let file = &self.files[*index];
             file.file
