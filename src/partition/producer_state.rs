@@ -79,19 +79,11 @@ pub struct Producers {
 }
 
 impl Producers {
-    /// Judges a batch. `ever_written` says whether the partition has held a record: one that has
-    /// may have forgotten the producer, so any first sequence is taken; a new one takes only 0,
-    /// else a lost first batch would go unseen (KAFKA-15591).
-    pub fn check(&self, claim: &Claim, ever_written: bool) -> Verdict {
+    /// Judges a batch. Of a producer that is not known any first sequence is taken, as by Apache
+    /// Kafka: it may have been forgotten, and one that outlives its topic goes on where it was.
+    pub fn check(&self, claim: &Claim) -> Verdict {
         let Some(producer) = self.by_id.get(&claim.producer_id) else {
-            if claim.epoch < NO_EPOCH {
-                return Verdict::InvalidProducerEpoch;
-            }
-            return if claim.first_sequence == 0 || ever_written {
-                Verdict::Append
-            } else {
-                Verdict::OutOfOrderSequence
-            };
+            return Verdict::Append;
         };
         if claim.epoch < producer.epoch {
             return Verdict::InvalidProducerEpoch;
@@ -235,58 +227,49 @@ mod tests {
         let all: Vec<_> = (0..10).map(|n| (0, n, 1)).collect();
         let producers = with(&all);
         for n in 5..10 {
-            match producers.check(&claim(0, n, 1), true) {
+            match producers.check(&claim(0, n, 1)) {
                 Verdict::Duplicate(batch) => assert_eq!(batch.base_offset, i64::from(n)),
                 other => panic!("sequence {n}: {other:?}"),
             }
         }
         assert_eq!(
-            producers.check(&claim(0, 4, 1), true),
+            producers.check(&claim(0, 4, 1)),
             Verdict::OutOfOrderSequence
         );
         assert_eq!(
-            producers.check(&claim(0, 11, 1), true),
+            producers.check(&claim(0, 11, 1)),
             Verdict::OutOfOrderSequence
         );
-        assert_eq!(producers.check(&claim(0, 10, 1), true), Verdict::Append);
+        assert_eq!(producers.check(&claim(0, 10, 1)), Verdict::Append);
     }
 
     #[test]
     fn epochs_only_rise_and_start_at_zero() {
         let producers = with(&[(3, 0, 5)]);
         assert_eq!(
-            producers.check(&claim(2, 5, 1), true),
+            producers.check(&claim(2, 5, 1)),
             Verdict::InvalidProducerEpoch
         );
         assert_eq!(
-            producers.check(&claim(4, 5, 1), true),
+            producers.check(&claim(4, 5, 1)),
             Verdict::OutOfOrderSequence
         );
-        assert_eq!(producers.check(&claim(4, 0, 1), true), Verdict::Append);
+        assert_eq!(producers.check(&claim(4, 0, 1)), Verdict::Append);
     }
 
     #[test]
-    fn a_new_partition_takes_only_sequence_zero() {
+    fn an_unknown_producer_starts_anywhere() {
         let none = Producers::default();
-        assert_eq!(
-            none.check(&claim(0, 17, 1), false),
-            Verdict::OutOfOrderSequence
-        );
-        assert_eq!(none.check(&claim(0, 17, 1), true), Verdict::Append);
-        assert_eq!(none.check(&claim(0, 0, 1), false), Verdict::Append);
-        assert_eq!(none.check(&claim(-1, 0, 1), false), Verdict::Append);
-        assert_eq!(
-            none.check(&claim(-2, 0, 1), false),
-            Verdict::InvalidProducerEpoch
-        );
+        assert_eq!(none.check(&claim(0, 17, 1)), Verdict::Append);
+        assert_eq!(none.check(&claim(0, 0, 1)), Verdict::Append);
     }
 
     #[test]
     fn sequences_wrap() {
         let producers = with(&[(0, i32::MAX - 1, 3)]);
-        assert_eq!(producers.check(&claim(0, 1, 1), true), Verdict::Append);
+        assert_eq!(producers.check(&claim(0, 1, 1)), Verdict::Append);
         assert_eq!(
-            producers.check(&claim(0, 2, 1), true),
+            producers.check(&claim(0, 2, 1)),
             Verdict::OutOfOrderSequence
         );
     }
@@ -314,9 +297,9 @@ mod tests {
             let (mut sequence, mut offset) = (0, 0);
             for (n, count) in counts.iter().enumerate() {
                 let c = claim(0, sequence, *count);
-                prop_assert_eq!(producers.check(&c, true), Verdict::Append);
+                prop_assert_eq!(producers.check(&c), Verdict::Append);
                 producers.record(&c, offset, 0, Position(n as u64 + 1), 10, 0);
-                let is_duplicate = matches!(producers.check(&c, true), Verdict::Duplicate(_));
+                let is_duplicate = matches!(producers.check(&c), Verdict::Duplicate(_));
                 prop_assert!(is_duplicate);
                 sequence += count;
                 offset += i64::from(*count);

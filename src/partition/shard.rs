@@ -262,11 +262,9 @@ impl PartitionSequence {
     }
 
     fn judge(&self, claim: &Claim) -> Verdict {
-        let ever_written = self.next_offset > 0;
-        match &self.producers {
-            Some(producers) => producers.check(claim, ever_written),
-            None => Producers::default().check(claim, ever_written),
-        }
+        self.producers
+            .as_ref()
+            .map_or(Verdict::Append, |producers| producers.check(claim))
     }
 
     /// Takes in a batch that the journal already holds.
