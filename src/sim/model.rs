@@ -60,12 +60,7 @@ impl Log {
         };
         let last = first + sent.records - 1;
         let Some(window) = self.producers.get(&id) else {
-            let taken = first == 0 || self.next > 0;
-            return if taken {
-                Verdict::Append
-            } else {
-                Verdict::OutOfOrder
-            };
+            return Verdict::Append;
         };
         if let Some(found) = window.iter().find(|r| (r.first, r.last) == (first, last)) {
             return Verdict::Duplicate(*found);
