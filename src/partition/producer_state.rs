@@ -83,7 +83,11 @@ impl Producers {
     /// Kafka: it may have been forgotten, and one that outlives its topic goes on where it was.
     pub fn check(&self, claim: &Claim) -> Verdict {
         let Some(producer) = self.by_id.get(&claim.producer_id) else {
-            return Verdict::Append;
+            return if claim.epoch < NO_EPOCH {
+                Verdict::InvalidProducerEpoch
+            } else {
+                Verdict::Append
+            };
         };
         if claim.epoch < producer.epoch {
             return Verdict::InvalidProducerEpoch;
@@ -262,6 +266,7 @@ mod tests {
         let none = Producers::default();
         assert_eq!(none.check(&claim(0, 17, 1)), Verdict::Append);
         assert_eq!(none.check(&claim(0, 0, 1)), Verdict::Append);
+        assert_eq!(none.check(&claim(-2, 0, 1)), Verdict::InvalidProducerEpoch);
     }
 
     #[test]

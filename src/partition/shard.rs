@@ -262,9 +262,10 @@ impl PartitionSequence {
     }
 
     fn judge(&self, claim: &Claim) -> Verdict {
-        self.producers
-            .as_ref()
-            .map_or(Verdict::Append, |producers| producers.check(claim))
+        match &self.producers {
+            Some(producers) => producers.check(claim),
+            None => Producers::default().check(claim),
+        }
     }
 
     /// Takes in a batch that the journal already holds.
