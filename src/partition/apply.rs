@@ -258,7 +258,7 @@ impl Registry {
                 }
             });
         }
-        partition.publish_log_start(offset, entry.position);
+        partition.publish_log_start(offset);
         self.garbage.store(true, Ordering::Release);
         Ok(())
     }

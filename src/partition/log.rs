@@ -26,8 +26,6 @@ struct Visible {
     log_start: Offset,
     high_watermark: Offset,
     leader_epoch: i32,
-    /// The entry that changed this partition last.
-    last_position: Position,
     deleted: bool,
     tail: Tail,
     waiters: Vec<Arc<Waiter>>,
@@ -95,11 +93,6 @@ impl Partition {
         self.visible.lock().bounds()
     }
 
-    /// The last durable change of this partition.
-    pub fn last_position(&self) -> Position {
-        self.visible.lock().last_position
-    }
-
     /// Whether the topic's deletion is durable.
     pub fn is_deleted(&self) -> bool {
         self.visible.lock().deleted
@@ -154,7 +147,6 @@ impl Partition {
         // Recovery meets batches that the checkpoint's borders count already.
         visible.high_watermark = visible.high_watermark.max(batch.last + 1);
         visible.leader_epoch = visible.leader_epoch.max(leader_epoch);
-        visible.last_position = visible.last_position.max(batch.position);
         let bytes = batch.payload.len() as u64;
         if keep_in_tail {
             visible.tail.push(batch);
@@ -163,10 +155,9 @@ impl Partition {
     }
 
     /// Takes in a durable move of the log start.
-    pub fn publish_log_start(&self, log_start: Offset, at: Position) {
+    pub fn publish_log_start(&self, log_start: Offset) {
         let mut visible = self.visible.lock();
         visible.log_start = visible.log_start.max(log_start);
-        visible.last_position = visible.last_position.max(at);
         let log_start = visible.log_start;
         visible.tail.drop_below(log_start);
         visible.waiters.iter().for_each(|waiter| waiter.wake());

@@ -112,7 +112,6 @@ pub(super) struct Applied {
 /// Room in the tail, held from before the shard's lock until the entry's flush.
 pub struct Room {
     permit: OwnedSemaphorePermit,
-    total: usize,
 }
 
 impl Room {
@@ -123,11 +122,6 @@ impl Room {
             part.forget();
         }
         u32::try_from(bytes).unwrap_or(u32::MAX)
-    }
-
-    /// Bytes asked for at first.
-    pub fn total(&self) -> usize {
-        self.total
     }
 }
 
@@ -239,10 +233,7 @@ impl Registry {
             .acquire_many_owned(permits)
             .await
             .ok()?;
-        Some(Room {
-            permit,
-            total: bytes,
-        })
+        Some(Room { permit })
     }
 
     /// Sequences a batch: it has its offsets and its place in the journal when this returns.
