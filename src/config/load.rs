@@ -112,15 +112,13 @@ fn collect(source: &Source) -> Result<Settings, ConfigError> {
         }
     }
     for text in &source.set {
-        let Some((key, value)) = text.split_once('=') else {
+        let pair = text.split_once('=').map(|(k, v)| (k.trim(), v.trim()));
+        let Some((key, value)) = pair.filter(|(key, _)| !key.is_empty()) else {
             return Err(ConfigError::Source(format!(
                 "--set {text}: key=value is allowed, for example --set num.partitions=16"
             )));
         };
-        settings.insert(
-            key.trim().to_owned(),
-            (value.trim().to_owned(), "--set".to_owned()),
-        );
+        settings.insert(key.to_owned(), (value.to_owned(), "--set".to_owned()));
     }
     Ok(settings)
 }
@@ -446,7 +444,9 @@ mod tests {
         );
         assert!(text.contains("from 1 to 100000"), "{text}");
         assert!(refused(&["journal.sync=sometimes"]).contains("always, or a number"));
-        assert!(refused(&["num.partitions"]).contains("key=value"));
+        for pair in ["num.partitions", "=5", "  = 5", "=", ""] {
+            assert!(refused(&[pair]).contains("key=value"), "{pair:?}");
+        }
         assert!(refused(&["log.cleanup.policy=shred"]).contains("compact, delete"));
         assert!(refused(&["log.retention.ms=-2"]).contains("at least -1"));
         assert!(refused(&["process.roles=controller"]).contains("broker"));
