@@ -12,9 +12,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::budget::{Budget, Permit};
 use crate::protocol::api::{self, ApiRow};
 
-/// One read of the socket, and the longest frame that shares a buffer with others.
+/// One read of the socket.
 const READ_BYTES: usize = 8 << 10;
-/// How much of a longer frame must have come before it takes a share of the budget.
+/// Longest frame that shares a buffer with others. It takes its share of the budget only once it is
+/// whole, so that clients which stop in the middle of one keep nobody else waiting.
+const SHARING_FRAME: usize = READ_BYTES - 4;
+/// How much of a longer frame must have come before it takes its share.
 const FIRST_BYTES: usize = 4 << 10;
 /// Longest frame of an API other than Produce that counts against the budget of small requests.
 const SMALL_FRAME: usize = 64 << 10;
@@ -140,7 +143,9 @@ impl FrameReader {
         self.fill(4 + size.min(2), deadline).await?;
         let row = self.row(size)?;
         self.check_row(length, row)?;
-        self.fill(4 + size.min(FIRST_BYTES), deadline).await?;
+        let whole = size <= SHARING_FRAME;
+        let first = if whole { size } else { FIRST_BYTES };
+        self.fill(4 + first, deadline).await?;
 
         let before = Instant::now();
         let budget = self.budget(row, size).clone();
@@ -148,8 +153,7 @@ impl FrameReader {
         // Time spent waiting for others is not the client's.
         let deadline = deadline + before.elapsed();
         self.buffer.advance(4);
-        let bytes = if size <= READ_BYTES - 4 {
-            self.fill(size, deadline).await?;
+        let bytes = if whole {
             self.buffer.split_to(size).freeze()
         } else {
             self.read_large(size, deadline, &budget).await?

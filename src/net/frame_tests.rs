@@ -266,6 +266,34 @@ async fn a_frame_that_trickles_loses_its_share_to_those_who_wait() {
 }
 
 #[tokio::test]
+async fn small_frames_that_stand_still_keep_nobody_waiting() {
+    let limits = ReadLimits {
+        small_requests: Budget::new("small_requests", 16 << 10),
+        ..limits()
+    };
+    let mut stalled = Vec::new();
+    for size in [100, 4_000, SHARING_FRAME, SHARING_FRAME, SHARING_FRAME] {
+        let (mut client, mut reader, write) = reader(limits.clone()).await;
+        let bytes = frame(size, METADATA);
+        client.write_all(&bytes[..bytes.len() - 1]).await.unwrap();
+        let read = tokio::spawn(async move { reader.next().await.map(drop) });
+        stalled.push((client, read, write));
+    }
+    let (mut client, mut reader, _write) = reader(limits.clone()).await;
+    for _ in 0..100 {
+        let whole = frame(SHARING_FRAME, METADATA);
+        client.write_all(&whole).await.unwrap();
+        assert_eq!(reader.next().await.unwrap().bytes, whole[4..]);
+        assert_eq!(limits.small_requests.used(), 0, "an unfinished one has a share");
+    }
+    for (mut client, read, _write) in stalled {
+        assert!(!read.is_finished());
+        client.write_all(&[0]).await.unwrap();
+        read.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
 async fn gone_resolves_only_when_the_client_left() {
     let (mut client, mut reader, _write) = reader(limits()).await;
     {
