@@ -106,20 +106,32 @@ impl Server {
 
     /// Asks the process to end (SIGTERM) and waits until it has; returns whether it ended well.
     pub fn terminate(&mut self) -> bool {
-        let Some(mut running) = self.running.take() else {
+        if self.running.is_none() {
             return true;
-        };
-        signal("TERM", running.process.id());
+        }
+        self.signal("TERM");
         let deadline = Instant::now() + crate::PATIENCE;
-        let ended = loop {
-            match running.process.try_wait().expect("wait for the server") {
-                Some(status) => break status.success(),
-                None if Instant::now() > deadline => break false,
+        while Instant::now() < deadline {
+            match self.exit_code() {
+                Some(code) => return code == 0,
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
-        };
-        stop(running);
-        ended
+        }
+        self.kill();
+        false
+    }
+
+    /// Sends a signal to the running process.
+    pub fn signal(&self, name: &str) {
+        signal(name, self.pid());
+    }
+
+    /// How the process ended, -1 if by a signal; `None` while it runs.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let running = self.running.as_mut().expect("the server was not stopped");
+        let status = running.process.try_wait().expect("wait for the server")?;
+        self.kill();
+        Some(status.code().unwrap_or(-1))
     }
 
     /// Starts the process and kills it that soon, most likely while it recovers.

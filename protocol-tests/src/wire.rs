@@ -136,6 +136,12 @@ impl Wire {
         Ok(frame.into())
     }
 
+    /// Waits until a part of an answer has come, without reading it.
+    pub fn wait_for_bytes(&self) {
+        let came = self.stream.peek(&mut [0]).expect("bytes of an answer");
+        assert_eq!(came, 1, "the broker closed the connection");
+    }
+
     /// Whether the broker closes the connection without another answer.
     pub fn is_closed(&mut self) -> bool {
         let mut byte = [0];

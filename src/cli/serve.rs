@@ -21,6 +21,10 @@ use crate::net::session::Gateway;
 /// Threads for blocking calls; the store has its own.
 const BLOCKING_THREADS: usize = 32;
 
+/// A signal that comes again this soon is the same request to stop: `timeout` and a Ctrl-C in a
+/// terminal reach a process both by itself and with its group.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
 /// How often the log says how far replay is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
@@ -93,7 +97,12 @@ async fn serve(config: Arc<Config>, started: Instant) -> Result<(), String> {
     readiness.enter(Stage::Draining);
     let draining = Instant::now();
     tokio::spawn(async move {
-        let name = signals.next().await;
+        let name = loop {
+            let name = signals.next().await;
+            if draining.elapsed() >= SAME_SIGNAL {
+                break name;
+            }
+        };
         tracing::warn!("{name} again: ending at once; what was acknowledged is safe");
         std::process::exit(i32::from(FAILED));
     });

@@ -284,7 +284,11 @@ async fn small_frames_that_stand_still_keep_nobody_waiting() {
         let whole = frame(SHARING_FRAME, METADATA);
         client.write_all(&whole).await.unwrap();
         assert_eq!(reader.next().await.unwrap().bytes, whole[4..]);
-        assert_eq!(limits.small_requests.used(), 0, "an unfinished one has a share");
+        assert_eq!(
+            limits.small_requests.used(),
+            0,
+            "an unfinished one has a share"
+        );
     }
     for (mut client, read, _write) in stalled {
         assert!(!read.is_finished());

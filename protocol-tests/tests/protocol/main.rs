@@ -12,6 +12,7 @@ mod offsets;
 mod open_files;
 mod produce;
 mod restart;
+mod signals;
 mod soak;
 mod strace;
 mod topics;
