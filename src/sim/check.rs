@@ -15,14 +15,6 @@ use crate::store::backend::Disk;
 use crate::store::backend::memory::MemoryDisk;
 use crate::types::{FileId, Offset, PartitionKey, Position};
 
-/// Bytes of a batch that are the server's: base offset, length and leader epoch.
-const SERVERS: usize = 17;
-
-/// Whether a stored batch is what was sent.
-pub(super) fn same_batch(sent: &[u8], stored: &[u8]) -> bool {
-    sent.get(SERVERS - 1..) == stored.get(SERVERS - 1..)
-}
-
 /// What readers see at any moment: durable state, all of it, and nothing else.
 pub(super) fn visible(world: &World) {
     let (store, durable) = (world.store(), &world.model.durable);
@@ -89,10 +81,7 @@ fn records(store: &Store, key: PartitionKey, log: &Log) -> Result<(), String> {
         for (base, batch) in read {
             let (sent_base, sent) = expected.next().expect("no more than was sent");
             assert_eq!(base, sent_base, "{key}: offsets are dense");
-            assert!(
-                same_batch(&sent.payload, &batch),
-                "{key}: wrong bytes at {base}"
-            );
+            assert!(sent.is(&batch), "{key}: wrong bytes at {base}");
             offset = base + i64::from(sent.records);
         }
     }

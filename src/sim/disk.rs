@@ -51,6 +51,10 @@ struct State {
     segments_full: u64,
     journal_writes: u64,
     slow_permille: u64,
+    /// How many more looks find a sync unfinished.
+    stuck: u64,
+    /// Somebody waits for such a sync of a file other than the journal's.
+    file_stuck: bool,
 }
 
 impl SimDisk {
@@ -72,6 +76,8 @@ impl SimDisk {
             segments_full: 0,
             journal_writes: 0,
             slow_permille: 0,
+            stuck: 0,
+            file_stuck: false,
         };
         let shared = Shared {
             on: AtomicBool::new(true),
@@ -140,6 +146,33 @@ impl SimDisk {
     /// Of 1 000 syncs, how many take up to a second.
     pub(super) fn slow_syncs(&self, permille: u64) {
         self.shared.state.lock().slow_permille = permille;
+    }
+
+    /// Lets the device finish no sync before it was looked at so many times.
+    pub(super) fn stick(&self, looks: u64) {
+        self.shared.state.lock().stuck = looks;
+    }
+
+    /// Whether the device is stuck, without a look that brings its end nearer.
+    pub(super) fn stays_stuck(&self) -> bool {
+        self.shared.state.lock().stuck > 0
+    }
+
+    /// Whether a background job waits for a sync that does not come back.
+    pub(super) fn is_file_stuck(&self) -> bool {
+        self.shared.state.lock().file_stuck
+    }
+
+    /// Looks at a sync: whether it is still not finished. Each look takes a moment.
+    pub(super) fn is_stuck(&self) -> bool {
+        let mut state = self.shared.state.lock();
+        if state.stuck == 0 || !self.is_on() {
+            return false;
+        }
+        state.stuck -= 1;
+        let took = Duration::from_millis(1 + state.random.below(100));
+        self.shared.clock.advance(took);
+        true
     }
 
     fn enter(&self, op: Op, name: &str, number: u64) -> io::Result<()> {
@@ -271,6 +304,12 @@ impl DiskFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        // The journal has its own way to wait: its writer must not be in the middle of a step.
+        while !self.name.starts_with("journal") && self.disk.is_stuck() {
+            self.disk.shared.state.lock().file_stuck = true;
+            (self.disk.shared.meanwhile)();
+            self.disk.shared.state.lock().file_stuck = false;
+        }
         self.disk.run(Op::Sync, &self.name, 0, || {
             let synced = self.file.sync_data();
             if synced.is_err() {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
+use crate::protocol::batch::BatchInfo;
 use crate::types::{Offset, PartitionKey, Position, TopicId, TopicNo};
 
 /// Batches that a producer's retries are answered from.
@@ -16,6 +17,8 @@ pub(super) struct TopicState {
     pub(super) no: TopicNo,
     pub(super) id: TopicId,
     pub(super) partitions: u32,
+    /// Its records carry the time of their append.
+    pub(super) stamps: bool,
 }
 
 /// A batch as its producer sent it.
@@ -25,6 +28,37 @@ pub(super) struct Sent {
     pub(super) records: i32,
     /// Producer and first sequence, if it is idempotent.
     pub(super) producer: Option<(i64, i32)>,
+    /// The time of the append, if the topic asks for it.
+    pub(super) stamp: Option<i64>,
+}
+
+/// Bytes of a batch that are always the server's: base offset, length and leader epoch.
+const SERVERS: usize = 16;
+const AT_CRC: usize = 17;
+const AT_ATTRIBUTES: usize = 21;
+const AT_MAX_TIMESTAMP: usize = 35;
+const LOG_APPEND_TIME: u8 = 8;
+
+impl Sent {
+    /// Whether these bytes are what the store must make of the batch: its own but for offset and
+    /// leader epoch, and with the time of the append where the topic asks for that.
+    pub(super) fn is(&self, stored: &[u8]) -> bool {
+        let Some(stamp) = self.stamp else {
+            return self.payload.get(SERVERS..) == stored.get(SERVERS..);
+        };
+        let mut expected = self.payload.to_vec();
+        expected[AT_ATTRIBUTES + 1] |= LOG_APPEND_TIME;
+        expected[AT_MAX_TIMESTAMP..AT_MAX_TIMESTAMP + 8].copy_from_slice(&stamp.to_be_bytes());
+        let crc = crc32c::crc32c(&expected[AT_ATTRIBUTES..]);
+        expected[AT_CRC..AT_ATTRIBUTES].copy_from_slice(&crc.to_be_bytes());
+        expected.get(SERVERS..) == stored.get(SERVERS..)
+    }
+
+    /// The time that its last record is found by.
+    pub(super) fn time(&self) -> i64 {
+        let info = BatchInfo::read(&self.payload).expect("a batch");
+        self.stamp.unwrap_or(info.max_timestamp)
+    }
 }
 
 /// A remembered batch of a producer.

@@ -71,10 +71,20 @@ pub(super) enum Branch {
     Stopped,
     /// A start on the older root went on to write checkpoints of its own.
     WentOnFromOlderRoot,
+    /// A compressed batch was appended.
+    Compressed,
+    /// A batch got the time of its append.
+    Stamped,
+    /// Appends waited for a journal sync that was stuck, and went on after it.
+    WentOnAfterStuckSync,
+    /// The process ended while a sync of the journal was stuck.
+    EndedWhileStuck,
+    /// A sync of a file was stuck, and clients wrote meanwhile.
+    WorkedBesideStuckSync,
 }
 
 /// All of them, in order.
-const ALL: [Branch; 33] = [
+const ALL: [Branch; 38] = [
     Branch::TornTail,
     Branch::SegmentWithoutEntry,
     Branch::Duplicate,
@@ -108,6 +118,11 @@ const ALL: [Branch; 33] = [
     Branch::TurnInMerge,
     Branch::Stopped,
     Branch::WentOnFromOlderRoot,
+    Branch::Compressed,
+    Branch::Stamped,
+    Branch::WentOnAfterStuckSync,
+    Branch::EndedWhileStuck,
+    Branch::WorkedBesideStuckSync,
 ];
 
 /// How often each branch was taken.

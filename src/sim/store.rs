@@ -118,11 +118,13 @@ impl Store {
         let tail_was_cut = recovered.journal.cut().is_some();
         let last = recovered.journal.last();
         let (registry, catalog) = (recovered.registry, recovered.catalog);
+        let stuck = disk.clone();
         let journal = SteppedJournal::start(
             recovered.journal,
             Arc::new(CheckedSink(Arc::clone(&registry))),
             Arc::clone(clock) as _,
             Box::new(meanwhile),
+            Box::new(move || stuck.is_stuck()),
         );
         registry.attach(Arc::clone(&journal) as _);
         catalog.attach(Arc::clone(&journal) as _);

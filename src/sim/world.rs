@@ -11,6 +11,7 @@ use super::clock::SimClock;
 use super::disk::{End, SimDisk};
 use super::model::{Change, Model, Sent};
 use super::ops;
+use super::ops::disk_stuck::Stuck;
 use super::random::Random;
 use super::seen::{Branch, Seen};
 use super::store::{Options, Store};
@@ -108,6 +109,7 @@ pub(super) struct World {
     pub(super) went_back: bool,
     /// Background jobs run alone.
     pub(super) alone: bool,
+    pub(super) stuck: Option<Stuck>,
 }
 
 impl World {
@@ -138,6 +140,7 @@ impl World {
             last_end: None,
             calm: false,
             alone: false,
+            stuck: None,
         }
     }
 
@@ -221,6 +224,9 @@ impl World {
         }
         for _ in 0..=self.random.below(2) {
             self.seen.note(Branch::Interleaved);
+            if self.disk.is_file_stuck() {
+                self.seen.note(Branch::WorkedBesideStuckSync);
+            }
             ops::foreground(self);
             if !self.is_up() {
                 return;

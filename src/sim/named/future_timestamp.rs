@@ -15,6 +15,7 @@ fn stamped(timestamp: i64) -> Sent {
         payload: builder.build().expect("a batch"),
         records: 1,
         producer: None,
+        stamp: None,
     }
 }
 

@@ -27,6 +27,7 @@ mod reader_of_deleted_file;
 mod short_file;
 mod shown_too_early;
 mod step_by_step;
+mod stuck_sync;
 mod torn_group;
 mod trimmed_window;
 

@@ -7,6 +7,7 @@ use crate::partition::registry::ENTRY_OVERHEAD;
 use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Prepared, Refused};
 use crate::protocol::batch::{BatchBuilder, BatchInfo};
+use crate::protocol::compression::Codec;
 use crate::sim::model::{Change, Sent, Verdict};
 use crate::sim::ops::any_partition;
 use crate::sim::seen::Branch;
@@ -33,8 +34,21 @@ pub(in crate::sim) fn run(world: &mut World) {
         1..6 => world.random.below(2500),
         _ => world.random.below(200),
     };
-    let sent = batch(world, records, bytes as usize, producer);
+    let codec = codec(world);
+    let sent = compressed(world, records, bytes as usize, producer, codec);
     submit(world, key, &sent);
+}
+
+/// What a client compresses with: nothing, more often than not.
+pub(in crate::sim) fn codec(world: &mut World) -> Codec {
+    const CODECS: [Codec; 4] = [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd];
+    match world.random.below(10) {
+        n @ 0..4 => {
+            world.seen.note(Branch::Compressed);
+            CODECS[n as usize]
+        }
+        _ => Codec::None,
+    }
 }
 
 /// The sequence that follows what is sequenced; now and then a wrong one.
@@ -54,10 +68,20 @@ pub(in crate::sim) fn batch(
     bytes: usize,
     producer: Option<(i64, i32)>,
 ) -> Sent {
+    compressed(world, records, bytes, producer, Codec::None)
+}
+
+pub(in crate::sim) fn compressed(
+    world: &mut World,
+    records: i32,
+    bytes: usize,
+    producer: Option<(i64, i32)>,
+    codec: Codec,
+) -> Sent {
     world.clients.tag += 1;
     let tag = world.clients.tag;
     let timestamp = world.clock.wall_ms();
-    let mut builder = BatchBuilder::new();
+    let mut builder = BatchBuilder::new().codec(codec, None);
     if let Some((id, sequence)) = producer {
         builder = builder.producer(id, 0, sequence);
     }
@@ -71,6 +95,7 @@ pub(in crate::sim) fn batch(
         payload: builder.build().expect("a batch"),
         records,
         producer,
+        stamp: None,
     }
 }
 
@@ -95,7 +120,10 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
         last_offset_delta: info.last_offset_delta,
         max_timestamp: info.max_timestamp,
         claim: claim_of(&info),
-        stamping: Stamping::Keep,
+        stamping: match stamps(world, key) {
+            true => Stamping::LogAppendTime,
+            false => Stamping::Keep,
+        },
         charge: 0,
     };
     let expected = world.model.sequenced.logs.get(&key);
@@ -111,7 +139,12 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
             assert!(!appended.duplicate, "{key}: appended, not a duplicate");
             let position = appended.position;
             assert_eq!(position, registry.journal().expect("one").appended());
-            let sent = sent.clone();
+            let mut sent = sent.clone();
+            if stamps(world, key) {
+                assert!(appended.log_append_time_ms >= 0, "{key}: a time is told");
+                sent.stamp = Some(appended.log_append_time_ms);
+                world.seen.note(Branch::Stamped);
+            }
             world.model.sequence(position, Change::Append { key, sent });
             world.answer(position, position);
         }
@@ -128,6 +161,12 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
             panic!("{key}: the model says {expected:?}, the store {outcome:?}")
         }
     }
+}
+
+/// Whether the partition's topic asks for the time of the append.
+fn stamps(world: &World, key: PartitionKey) -> bool {
+    let topics = &world.model.durable.topics;
+    topics.values().any(|t| t.no == key.topic && t.stamps)
 }
 
 fn keep_for_retries(world: &mut World, key: PartitionKey, sent: &Sent) {

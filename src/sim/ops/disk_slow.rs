@@ -1,4 +1,4 @@
-//! Syncs get slow, or quick again. One that never ends is a journal that nobody steps.
+//! Syncs get slow, or quick again.
 
 use crate::sim::world::World;
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::partition::read::ReadFailure;
 use crate::partition::time_search::Target;
-use crate::protocol::batch::BatchInfo;
 use crate::sim::ops::any_partition;
 use crate::sim::world::World;
 
@@ -20,10 +19,7 @@ pub(super) fn run(world: &mut World) {
     let stamped: Vec<(i64, i64)> = log
         .batches
         .iter()
-        .map(|(base, sent)| {
-            let info = BatchInfo::read(&sent.payload).expect("a batch");
-            (info.max_timestamp, (*base).max(log.log_start))
-        })
+        .map(|(base, sent)| (sent.time(), (*base).max(log.log_start)))
         .collect();
     let around = world.random.pick(&stamped).map_or(0, |(time, _)| *time);
     let wanted = around + world.random.below(3) as i64 - 1;

@@ -15,6 +15,7 @@ mod delete_records;
 pub(super) mod disk_fault;
 mod disk_full;
 mod disk_slow;
+pub(super) mod disk_stuck;
 mod end;
 mod fetch_offsets;
 mod flush;
@@ -57,12 +58,13 @@ const FOREGROUND: [(u64, &str, Op); 17] = [
 ];
 
 /// What goes wrong, and looks at what would.
-const FAULTS: [(u64, &str, Op); 7] = [
+const FAULTS: [(u64, &str, Op); 8] = [
     (10, "end", end::now),
     (16, "end soon", end::soon),
     (3, "disk fault", disk_fault::run),
     (4, "disk full", disk_full::run),
     (3, "slow disk", disk_slow::run),
+    (5, "stuck disk", disk_stuck::run),
     (12, "probe", probe::run),
     (6, "damage", damage::run),
 ];
@@ -128,6 +130,7 @@ pub(super) fn step(sim: &Sim, number: u64) {
         name
     };
     disk_full::tick(&mut world);
+    disk_stuck::tick(&mut world);
     world.note(number, name);
     if !world.is_up() {
         end::note(&mut world);

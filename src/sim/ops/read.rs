@@ -37,7 +37,7 @@ pub(in crate::sim) fn run(world: &mut World) {
             let expected = log.from(offset);
             for ((base, bytes), (sent_base, sent)) in batches.iter().zip(expected) {
                 assert_eq!(*base, sent_base, "{key}: read from {offset}");
-                assert!(check::same_batch(&sent.payload, bytes), "{key} at {base}");
+                assert!(sent.is(bytes), "{key} at {base}");
             }
         }
         Err(ReadFailure::OutOfRange(_)) => {

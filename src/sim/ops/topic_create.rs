@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use crate::catalog::settings::TimestampType;
 use crate::catalog::{CatalogError, NewTopic};
 use crate::sim::model::{Change, TopicState};
 use crate::sim::ops::TOPICS;
@@ -13,10 +14,11 @@ use crate::sim::world::World;
 pub(super) fn run(world: &mut World) {
     let name = TOPICS[world.random.below(TOPICS.len() as u64) as usize];
     let partitions = 1 + world.random.below(3) as i32;
-    let config = match world.random.below(4) {
+    let config = match world.random.below(6) {
         0 => Some(("retention.bytes", "4000")),
         1 => Some(("retention.ms", "3000")),
         2 => Some(("shard.count", "2")),
+        3 => Some(("message.timestamp.type", "LogAppendTime")),
         _ => None,
     };
     create(world, name, partitions, config);
@@ -52,6 +54,7 @@ pub(in crate::sim) fn create(
                 no: topic.no,
                 id: topic.id,
                 partitions: topic.partitions,
+                stamps: topic.settings.timestamp_type == TimestampType::LogAppendTime,
             };
             let name = name.to_string();
             let change = Change::Created { name, topic };

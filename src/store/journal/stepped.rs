@@ -54,6 +54,8 @@ pub(crate) struct SteppedJournal {
     synced: AtomicU64,
     /// Runs whatever else runs while somebody waits for the journal.
     meanwhile: Box<dyn Fn() + Send + Sync>,
+    /// Asked before a sync: whether the device has not finished it yet.
+    stuck: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 struct Machine {
@@ -62,12 +64,14 @@ struct Machine {
 }
 
 impl SteppedJournal {
-    /// Starts an opened journal. `meanwhile` is called between the steps of a wait.
+    /// Starts an opened journal. `meanwhile` is called between the steps of a wait. While `stuck`
+    /// says so, what is written stays un-synced and the writer does nothing else.
     pub(crate) fn start(
         opened: Opened,
         sink: Arc<dyn Sink>,
         clock: Arc<dyn Clock>,
         meanwhile: Box<dyn Fn() + Send + Sync>,
+        stuck: Box<dyn Fn() -> bool + Send + Sync>,
     ) -> Arc<Self> {
         let writer = opened.into_writer(clock, 0);
         let (sender, receiver) = watch::channel(writer.inbox.last());
@@ -88,6 +92,7 @@ impl SteppedJournal {
             failure: Mutex::default(),
             ended: AtomicBool::new(false),
             meanwhile,
+            stuck,
         })
     }
 
@@ -98,6 +103,9 @@ impl SteppedJournal {
         };
         if self.ended.load(Ordering::Relaxed) {
             return Stepped::Ended;
+        }
+        if matches!(machine.event, Some(Event::Written { .. })) && (self.stuck)() {
+            return Stepped::Idle;
         }
         let event = machine.event.take();
         let event = event.unwrap_or_else(|| machine.writer.look());
@@ -182,6 +190,12 @@ impl SteppedJournal {
     /// taken for a torn tail.
     pub(crate) fn is_marked(&self) -> bool {
         self.writer.lock().writer.core.is_marked()
+    }
+
+    /// Whether something is written that waits for its sync.
+    pub(crate) fn awaits_sync(&self) -> bool {
+        let machine = self.writer.lock();
+        matches!(machine.event, Some(Event::Written { .. }))
     }
 
     /// Steps writer and commit until `done`, or nothing moves any more.
