@@ -39,7 +39,7 @@ pub struct Broker {
     pub clock: Arc<dyn Clock>,
     /// What `/metrics` shows.
     pub metrics: Arc<Metrics>,
-    /// The journal of the data directory.
+    /// The journal of the first data directory, which holds the catalog.
     pub journal: Arc<dyn Journal>,
     /// Topics and configs.
     pub catalog: Arc<Catalog>,
@@ -87,8 +87,14 @@ impl Broker {
         };
         let opened = recovery::open(&disk, opening, progress)?;
         let (partitions, catalog) = (Arc::clone(&opened.registry), Arc::clone(&opened.catalog));
-        let opened_journal = Arc::clone(&opened.journal);
-        let journal: Arc<dyn Journal> = Arc::clone(&opened_journal) as _;
+        partitions.watch(&metrics);
+        for directory in &opened.directories {
+            directory.watch(&metrics, None);
+        }
+        let journal: Arc<dyn Journal> = match opened.directories.first() {
+            Some(first) => Arc::clone(&first.journal) as _,
+            None => return Err("there is no data directory".to_owned()),
+        };
         let log = PartitionLog::new(
             Arc::clone(&partitions),
             Arc::clone(&catalog),
@@ -107,8 +113,8 @@ impl Broker {
             checkpoint_bytes: config.checkpoint_interval_bytes,
             retention_interval: retention_interval(&config),
         };
-        let maintenance = Maintenance::start(opened, options, fatal)
-            .map_err(|e| format!("cannot start the store's background thread: {e}"))?;
+        let maintenance = Maintenance::start(opened, options, &fatal)
+            .map_err(|e| format!("cannot start the store's background threads: {e}"))?;
         let budgets = HandlerBudgets {
             responses: Budget::new("responses", config.budgets.responses),
             decompression: Budget::new("decompression", config.budgets.decompression),
@@ -116,7 +122,6 @@ impl Broker {
         metrics.watch_budget(&budgets.responses);
         metrics.watch_budget(&budgets.decompression);
         groups.watch(&metrics);
-        partitions.watch(&opened_journal, &metrics);
         Ok(Arc::new(Self {
             fetch_sessions: Sessions::new(config.fetch_sessions),
             cluster_id: format.cluster_id,
@@ -140,7 +145,11 @@ impl Broker {
         if let Some(mut maintenance) = self.maintenance.lock().take() {
             maintenance.stop();
         }
-        self.journal.close();
+        for directory in self.partitions.directories() {
+            if let Some(journal) = directory.journal() {
+                journal.close();
+            }
+        }
     }
 }
 

@@ -31,6 +31,10 @@ impl fmt::Display for PartitionKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardId(pub u64);
 
+/// A data directory of this node: its place in `log.dirs`, from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DirectoryNo(pub u16);
+
 /// A place in a directory's journal: the number of an entry, counted from 1 and never reset.
 /// 0 stands for "before the first entry", so a wait for it is over at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

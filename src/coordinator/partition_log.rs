@@ -79,7 +79,7 @@ impl PartitionLog {
             Err(CatalogError::TopicExists(_)) => self.catalog.sequenced().position(),
             Err(error) => return Err(AppendError::Unavailable(error.to_string())),
         };
-        if !self.partitions.wait_durable(position) {
+        if !self.partitions.first().wait_durable(position) {
             return Err(AppendError::Unavailable("the journal has ended".into()));
         }
         self.topic()

@@ -19,7 +19,8 @@ use kafka_protocol::protocol::StrBytes;
 use crate::catalog::settings::{Compression, TimestampType, TopicSettings};
 use crate::catalog::Topic;
 use crate::handlers::{Answer, CloseReason, Connection};
-use crate::partition::registry::{ENTRY_OVERHEAD, Room};
+use crate::partition::directory::Room;
+use crate::partition::registry::ENTRY_OVERHEAD;
 use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Partition, Prepared, Refused};
 use crate::protocol::batch::{self, BatchError, BatchInfo, BatchView, FlawKind, Opened, Rules};
@@ -158,7 +159,7 @@ async fn append(
         .filter_map(|(_, outcome)| outcome.as_ref().ok())
         .map(|(_, batch)| batch.payload.len() + ENTRY_OVERHEAD)
         .sum();
-    let mut room = cx.broker.partitions.room(bytes).await;
+    let mut room = cx.broker.partitions.first().room(bytes).await;
     let (mut after, mut failed) = (Position(0), false);
     let mut responses = Vec::with_capacity(checked.len());
     for (mut response, partitions) in checked {

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::catalog::{Change, TopicLookup};
+use crate::partition::directory::{Applied, Directory};
 use crate::partition::entries::{SegmentsEntry, decode_log_start};
 use crate::partition::log::Partition;
-use crate::partition::registry::{Applied, Registry};
+use crate::partition::registry::Registry;
 use crate::partition::shard::SegmentFile;
 use crate::partition::tail::TailBatch;
 use crate::protocol::batch::BatchView;
 use crate::store::journal::{EntryKind, EntryRef, Group, Sink};
-use crate::types::Position;
+use crate::types::{FileId, Position};
 
 /// Where recovery stands relative to the checkpoint it started from.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +21,15 @@ pub(crate) struct Replay {
     pub(super) captured: Position,
 }
 
-impl Sink for Registry {
+/// Takes in what becomes durable in one directory's journal.
+pub(super) struct DirectorySink {
+    pub(super) registry: Arc<Registry>,
+    pub(super) directory: Arc<Directory>,
+}
+
+impl Sink for DirectorySink {
     fn commit(&self, group: Group) {
-        if let Err(reason) = self.take_in(group, None) {
+        if let Err(reason) = self.registry.take_in(&self.directory, group, None) {
             tracing::error!(
                 reason,
                 "a committed journal entry cannot be read back; the process ends to protect the \
@@ -35,8 +42,13 @@ impl Sink for Registry {
 
 impl Registry {
     /// Takes a durable group in.
-    pub(crate) fn take_in(&self, group: Group, replay: Option<Replay>) -> Result<(), String> {
-        let mut applied = self.applied.lock();
+    pub(crate) fn take_in(
+        &self,
+        directory: &Directory,
+        group: Group,
+        replay: Option<Replay>,
+    ) -> Result<(), String> {
+        let mut applied = directory.applied.lock();
         let mut group = group;
         let mut holds_batches = false;
         for entry in &group.entries {
@@ -45,8 +57,11 @@ impl Registry {
                     holds_batches |= self.take_batch(&group, entry, &applied, replay)?;
                 }
                 EntryKind::Catalog => self.take_change(&group, entry, replay)?,
-                EntryKind::Segments => self.take_segments(&group, entry, &mut applied, replay)?,
-                EntryKind::LogStart => self.take_log_start(&group, entry, replay)?,
+                EntryKind::Segments => {
+                    let payload = group.payload(entry);
+                    self.take_segments(directory, &payload, entry, &mut applied, replay)?;
+                }
+                EntryKind::LogStart => self.take_log_start(directory, &group, entry, replay)?,
             }
             applied.position = entry.position;
         }
@@ -55,15 +70,15 @@ impl Registry {
             if replay.is_some() {
                 // What a start finds un-flushed takes its room as it did before; else each start
                 // on a full disk would take in another tail's worth.
-                group.charge = self.take_room(bytes);
+                group.charge = directory.take_room(bytes);
             }
-            let held = self.tail_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            let held = directory.tail_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
             applied.groups.push_back(Arc::new(group));
-            if held >= (self.options.tail_bytes / 2) as u64 {
-                self.wake.raise();
+            if held >= (directory.tail_limit / 2) as u64 {
+                directory.wake.raise();
             }
         } else {
-            self.give_back(group.charge);
+            directory.give_back(group.charge);
         }
         Ok(())
     }
@@ -153,7 +168,8 @@ impl Registry {
 
     fn take_segments(
         &self,
-        group: &Group,
+        directory: &Directory,
+        payload: &[u8],
         entry: &EntryRef,
         applied: &mut Applied,
         replay: Option<Replay>,
@@ -161,21 +177,24 @@ impl Registry {
         if replay.is_some_and(|r| entry.position <= r.captured) {
             return Ok(());
         }
-        let segments = SegmentsEntry::decode(&group.payload(entry))?;
+        let segments = SegmentsEntry::decode(payload)?;
         for meta in segments.added {
-            self.next_file.fetch_max(meta.file.0 + 1, Ordering::Relaxed);
+            directory
+                .next_file
+                .fetch_max(meta.file.0 + 1, Ordering::Relaxed);
             self.list_file(
                 applied,
                 Arc::new(SegmentFile {
+                    directory: directory.no,
                     meta,
                     damaged: false,
                 }),
             );
         }
         for id in segments.removed {
-            self.unlist_file(applied, id);
+            self.unlist_file(directory, applied, id);
         }
-        self.free_tail(applied, segments.flushed);
+        self.free_tail(directory, applied, segments.flushed);
         Ok(())
     }
 
@@ -192,43 +211,45 @@ impl Registry {
             }
         }
         for shard in &shards {
-            let mut files = shard.files().as_ref().clone();
-            files.push(Arc::clone(&file));
-            shard.set_files(files);
+            shard.change_files(|files| {
+                files
+                    .iter()
+                    .chain(std::iter::once(&file))
+                    .cloned()
+                    .collect()
+            });
         }
         applied.files.insert(file.meta.file, file);
     }
 
-    fn unlist_file(&self, applied: &mut Applied, id: crate::types::FileId) {
+    fn unlist_file(&self, directory: &Directory, applied: &mut Applied, id: FileId) {
         let Some(file) = applied.files.remove(&id) else {
             return;
         };
         for shard in self.shards.iter() {
-            let files = shard.files();
-            if files.iter().any(|f| f.meta.file == id) {
-                let rest = files
-                    .iter()
-                    .filter(|f| f.meta.file != id)
-                    .cloned()
-                    .collect();
-                shard.set_files(rest);
+            if shard.files().iter().any(|f| Arc::ptr_eq(f, &file)) {
+                shard.change_files(|files| {
+                    let rest = files.iter().filter(|f| !Arc::ptr_eq(f, &file));
+                    rest.cloned().collect()
+                });
             }
         }
         applied.leaving.push(file);
-        self.wake.raise();
+        directory.wake.raise();
     }
 
     /// Frees the tail up to a flushed position: lists have its records by now.
-    fn free_tail(&self, applied: &mut Applied, flushed: Position) {
+    fn free_tail(&self, directory: &Directory, applied: &mut Applied, flushed: Position) {
         applied.flushed = applied.flushed.max(flushed);
         let mut keys = std::collections::BTreeSet::new();
         while let Some(group) = applied.groups.front()
             && group.last <= flushed
         {
             keys.extend(group.entries.iter().map(|e| e.key));
-            self.tail_bytes
+            directory
+                .tail_bytes
                 .fetch_sub(group.buffer.len() as u64, Ordering::Relaxed);
-            self.give_back(group.charge);
+            directory.give_back(group.charge);
             applied.groups.pop_front();
         }
         for key in keys {
@@ -240,6 +261,7 @@ impl Registry {
 
     fn take_log_start(
         &self,
+        directory: &Directory,
         group: &Group,
         entry: &EntryRef,
         replay: Option<Replay>,
@@ -259,7 +281,7 @@ impl Registry {
             });
         }
         partition.publish_log_start(offset);
-        self.garbage.store(true, Ordering::Release);
+        directory.garbage.store(true, Ordering::Release);
         Ok(())
     }
 

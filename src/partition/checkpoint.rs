@@ -11,6 +11,7 @@ use std::io;
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::catalog::Image;
+use crate::partition::directory::Directory;
 use crate::partition::figures::Figures;
 use crate::partition::producer_state::{Producer, Producers, WindowBatch};
 use crate::partition::registry::Registry;
@@ -268,36 +269,39 @@ impl Registry {
     /// Writes a checkpoint and trims the journal below what recovery still needs.
     pub(crate) fn checkpoint(
         &self,
+        directory: &Directory,
         store: &mut CheckpointStore,
         checkpointer: &mut Checkpointer,
     ) -> io::Result<()> {
         let (captured, root, image) = {
-            let applied = self.applied.lock();
+            let applied = directory.applied.lock();
             let root = Root {
                 flushed: applied.flushed,
-                next_file: self.next_file.load(std::sync::atomic::Ordering::Relaxed),
+                next_file: directory
+                    .next_file
+                    .load(std::sync::atomic::Ordering::Relaxed),
                 files: applied.files.keys().copied().collect(),
             };
             (applied.position, root, self.catalog.image())
         };
         let (partitions, newest) = self.capture_partitions();
         // The copies run ahead of the journal, and a crash must not leave it behind them.
-        if !self.wait_durable(newest) {
+        if !directory.wait_durable(newest) {
             return Err(io::Error::other("the journal has ended"));
         }
-        self.sync_journal()?;
+        directory.sync_journal()?;
         let (changed, removed) = checkpointer.sections(&image, &partitions);
         let digests: Vec<_> = changed.iter().map(|(s, b)| (*s, digest(b))).collect();
         let flushed = root.flushed;
         store.publish(captured, root.encode(), changed, &removed)?;
-        Figures::add(&self.figures.checkpoints, 1);
+        Figures::add(&directory.figures.checkpoints, 1);
         checkpointer.written.extend(digests);
         for slot in removed {
             checkpointer.written.remove(&slot);
         }
         // Recovery may have to fall back to the older root, and then needs all that its files lack.
         let older_flushed = std::mem::replace(&mut checkpointer.flushed, flushed);
-        if let Some(journal) = self.journal() {
+        if let Some(journal) = directory.journal() {
             journal.trim(older_flushed.min(store.trim_through()));
         }
         Ok(())

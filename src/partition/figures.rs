@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::metrics::{Metrics, SampleKind};
+use crate::partition::directory::Directory;
+use crate::partition::recovery::OpenedDirectory;
 use crate::partition::registry::Registry;
-use crate::store::journal::{FileJournal, JournalStats};
+use crate::store::journal::JournalStats;
 
 /// Counters of the background work.
 #[derive(Default)]
@@ -24,10 +26,6 @@ pub(super) struct Figures {
     pub(super) deleted_files: AtomicU64,
     /// Rounds of background work that failed.
     pub(super) failures: AtomicU64,
-    /// Reads that met damage.
-    pub(super) damaged_reads: AtomicU64,
-    /// When such a read was logged last, in milliseconds of the monotonic clock.
-    pub(super) damage_told_ms: AtomicU64,
 }
 
 impl Figures {
@@ -37,6 +35,12 @@ impl Figures {
 }
 
 type OfRegistry = (&'static str, &'static str, SampleKind, fn(&Registry) -> u64);
+type OfDirectory = (
+    &'static str,
+    &'static str,
+    SampleKind,
+    fn(&Directory) -> u64,
+);
 type OfJournal = (
     &'static str,
     &'static str,
@@ -51,7 +55,7 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-const OF_REGISTRY: [OfRegistry; 16] = [
+const OF_REGISTRY: [OfRegistry; 3] = [
     ("partitions", "Partitions of all topics", GAUGE, |r| {
         r.partition_count() as u64
     }),
@@ -59,76 +63,79 @@ const OF_REGISTRY: [OfRegistry; 16] = [
         r.catalog.image().topic_count() as u64
     }),
     (
+        "damaged_reads",
+        "Reads that met damage in a segment file and answered KAFKA_STORAGE_ERROR",
+        COUNTER,
+        |r| read(&r.damaged_reads),
+    ),
+];
+
+const OF_DIRECTORY: [OfDirectory; 13] = [
+    (
         "writable",
         "1 while client writes are taken, 0 while the disk is nearly full",
         GAUGE,
-        |r| u64::from(r.is_writable()),
+        |d| u64::from(d.is_writable()),
     ),
     (
         "tail_buffer_bytes",
         "Memory of batches that no segment file holds yet",
         GAUGE,
-        |r| r.tail_bytes(),
+        |d| d.tail_bytes(),
     ),
     (
         "tail_limit_bytes",
         "Bytes of batches that the tail may hold",
         GAUGE,
-        |r| r.options.tail_bytes as u64,
+        |d| d.tail_limit as u64,
     ),
     (
         "tail_free_bytes",
         "Bytes of batches that the tail has room for",
         GAUGE,
-        |r| r.free_tail_bytes() as u64,
+        |d| d.free_tail_bytes() as u64,
     ),
-    ("segment_files", "Segment files in use", GAUGE, |r| {
-        r.applied.lock().files.len() as u64
+    ("segment_files", "Segment files in use", GAUGE, |d| {
+        d.applied.lock().files.len() as u64
     }),
     (
         "segment_footer_bytes",
         "Memory of cached segment footers",
         GAUGE,
-        |r| r.segments.cache_stats().footer_bytes,
+        |d| d.segments.cache_stats().footer_bytes,
     ),
-    ("flushes", "Flushes of the tail", COUNTER, |r| {
-        read(&r.figures.flushes)
+    ("flushes", "Flushes of the tail", COUNTER, |d| {
+        read(&d.figures.flushes)
     }),
     (
         "flushed_bytes",
         "Bytes of segment files written by flushes",
         COUNTER,
-        |r| read(&r.figures.flushed_bytes),
+        |d| read(&d.figures.flushed_bytes),
     ),
-    ("merges", "Merges of segment files", COUNTER, |r| {
-        read(&r.figures.merges)
+    ("merges", "Merges of segment files", COUNTER, |d| {
+        read(&d.figures.merges)
     }),
     (
         "merged_bytes",
         "Bytes of segment files written by merges",
         COUNTER,
-        |r| read(&r.figures.merged_bytes),
+        |d| read(&d.figures.merged_bytes),
     ),
-    ("checkpoints", "Checkpoints written", COUNTER, |r| {
-        read(&r.figures.checkpoints)
+    ("checkpoints", "Checkpoints written", COUNTER, |d| {
+        read(&d.figures.checkpoints)
     }),
     (
         "segment_files_deleted",
         "Segment files deleted",
         COUNTER,
-        |r| read(&r.figures.deleted_files),
+        |d| read(&d.figures.deleted_files),
     ),
     (
         "background_failures",
         "Rounds of background work that failed",
         COUNTER,
-        |r| read(&r.figures.failures),
-    ),
-    (
-        "damaged_reads",
-        "Reads that met damage in a segment file and answered KAFKA_STORAGE_ERROR",
-        COUNTER,
-        |r| read(&r.figures.damaged_reads),
+        |d| read(&d.figures.failures),
     ),
 ];
 
@@ -188,21 +195,32 @@ const OF_JOURNAL: [OfJournal; 9] = [
 
 impl Registry {
     /// Shows the store's figures on `/metrics`.
-    pub fn watch(self: &Arc<Self>, journal: &Arc<FileJournal>, metrics: &Metrics) {
+    pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
         metrics.watch_budget(&self.reads);
         for (name, help, kind, figure) in OF_REGISTRY {
             let registry = Arc::clone(self);
             metrics.sample(name, help, kind, None, move || figure(&registry) as f64);
         }
+    }
+}
+
+impl OpenedDirectory {
+    /// Shows the directory's figures on `/metrics`, under its name if there are several.
+    pub fn watch(&self, metrics: &Metrics, name: Option<&str>) {
+        let label = name.map(|name| ("directory", name));
+        for (name, help, kind, figure) in OF_DIRECTORY {
+            let directory = Arc::clone(&self.directory);
+            metrics.sample(name, help, kind, label, move || figure(&directory) as f64);
+        }
         for (name, help, kind, figure) in OF_JOURNAL {
-            let journal = Arc::clone(journal);
-            metrics.sample(name, help, kind, None, move || {
+            let journal = Arc::clone(&self.journal);
+            metrics.sample(name, help, kind, label, move || {
                 figure(&journal.stats()) as f64
             });
         }
-        let timed = Arc::clone(journal);
+        let timed = Arc::clone(&self.journal);
         let help = "Seconds spent in syncs of the journal";
-        metrics.sample("journal_sync_seconds", help, COUNTER, None, move || {
+        metrics.sample("journal_sync_seconds", help, COUNTER, label, move || {
             timed.stats().sync_nanos_total as f64 / 1e9
         });
     }

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::partition::directory::Directory;
 use crate::partition::entries::SegmentsEntry;
 use crate::partition::figures::Figures;
 use crate::partition::registry::Registry;
@@ -32,7 +33,7 @@ type Cut = BTreeMap<ShardId, ShardCut>;
 
 /// Holds a writer back so that the journal, on the same disk, keeps its latency.
 struct Pacer<'a> {
-    registry: &'a Registry,
+    directory: &'a Directory,
     started: Instant,
     written: Cell<u64>,
     bytes_per_second: u64,
@@ -46,8 +47,8 @@ impl Pacer<'_> {
         let due = self.written.get() as f64 / self.bytes_per_second as f64;
         let due = Duration::from_secs_f64(due);
         while self.started.elapsed() < due {
-            let free = self.registry.free_tail_bytes();
-            if free < self.registry.options.tail_bytes / 4 {
+            let free = self.directory.free_tail_bytes();
+            if free < self.directory.tail_limit / 4 {
                 return;
             }
             let ahead = due.saturating_sub(self.started.elapsed());
@@ -58,13 +59,13 @@ impl Pacer<'_> {
 
 impl Registry {
     /// Flushes the whole tail as of now. Returns whether there was anything to flush.
-    pub(crate) fn flush(&self, ingest_per_second: u64) -> io::Result<bool> {
-        let (through, cut) = self.cut_tail();
+    pub(crate) fn flush(&self, directory: &Directory, ingest_per_second: u64) -> io::Result<bool> {
+        let (through, cut) = self.cut_tail(directory);
         let Some(through) = through else {
             return Ok(false);
         };
         let pacer = Pacer {
-            registry: self,
+            directory,
             started: Instant::now(),
             written: Cell::new(0),
             bytes_per_second: PACE_FLOOR.max(ingest_per_second.saturating_mul(3) / 2),
@@ -73,16 +74,16 @@ impl Registry {
         let result = self.write_files(cut, &pacer, &mut added);
         if let Err(error) = result {
             for meta in &added {
-                self.remove_unlisted(meta.file);
+                self.remove_unlisted(directory, meta.file);
             }
             return Err(error);
         }
-        Figures::add(&self.figures.flushes, 1);
+        Figures::add(&directory.figures.flushes, 1);
         Figures::add(
-            &self.figures.flushed_bytes,
+            &directory.figures.flushed_bytes,
             added.iter().map(|meta| meta.bytes).sum(),
         );
-        self.commit_segments(SegmentsEntry {
+        directory.commit_segments(SegmentsEntry {
             flushed: through,
             added,
             removed: Vec::new(),
@@ -90,42 +91,8 @@ impl Registry {
         Ok(true)
     }
 
-    /// Appends a `segments` entry and waits until lists and tail follow it.
-    pub(super) fn commit_segments(&self, entry: SegmentsEntry) -> io::Result<()> {
-        let journal = self.journal().ok_or_else(journal_ended)?;
-        let position = journal.append(Entry {
-            kind: EntryKind::Segments,
-            key: PartitionKey::default(),
-            payload: entry.encode(),
-            fill: None,
-            charge: 0,
-        });
-        if self.wait_durable(position) {
-            Ok(())
-        } else {
-            Err(journal_ended())
-        }
-    }
-
-    /// Blocks this thread until the journal is durable up to `position`. False if it ended before:
-    /// what stands on that position must not be done.
-    #[must_use]
-    pub fn wait_durable(&self, position: Position) -> bool {
-        self.journal().is_some_and(|journal| journal.wait(position))
-    }
-
-    /// Blocks this thread until all that was appended so far is on stable storage, whatever the
-    /// journal's sync policy.
-    pub(super) fn sync_journal(&self) -> io::Result<()> {
-        if self.journal().is_some_and(|journal| journal.sync()) {
-            Ok(())
-        } else {
-            Err(journal_ended())
-        }
-    }
-
-    fn cut_tail(&self) -> (Option<Position>, Cut) {
-        let groups: Vec<Arc<Group>> = self.applied.lock().groups.iter().cloned().collect();
+    fn cut_tail(&self, directory: &Directory) -> (Option<Position>, Cut) {
+        let groups: Vec<Arc<Group>> = directory.applied.lock().groups.iter().cloned().collect();
         let through = groups.last().map(|g| g.last);
         let mut cut = Cut::new();
         for group in groups {
@@ -174,7 +141,7 @@ impl Registry {
         pacer: &Pacer<'_>,
         added: &mut Vec<SegmentMeta>,
     ) -> io::Result<()> {
-        let id = self.next_file_id();
+        let id = pacer.directory.next_file_id();
         added.extend(self.write_sections(id, shards, pacer)?);
         Ok(())
     }
@@ -187,7 +154,7 @@ impl Registry {
         pacer: &Pacer<'_>,
     ) -> io::Result<Option<SegmentMeta>> {
         let pace = |bytes| pacer.step(bytes);
-        let mut writer = self.segments.create(id, &pace)?;
+        let mut writer = pacer.directory.segments.create(id, &pace)?;
         let mut empty = true;
         for (key, batches) in shards.into_iter().flatten() {
             let log_start = self.get(key).map_or(i64::MAX, |p| p.bounds().log_start);
@@ -218,17 +185,9 @@ impl Registry {
         writer.finish().map(Some)
     }
 
-    /// A file number never used before, also not by a file that a crash left behind.
-    pub(super) fn next_file_id(&self) -> FileId {
-        FileId(
-            self.next_file
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-        )
-    }
-
     /// Deletes a file that no list names.
-    pub(super) fn remove_unlisted(&self, id: FileId) {
-        if let Err(error) = self.segments.delete(id) {
+    pub(super) fn remove_unlisted(&self, directory: &Directory, id: FileId) {
+        if let Err(error) = directory.segments.delete(id) {
             if error.raw_os_error() == Some(EIO) {
                 (self.fatal)(format!("segment file {} cannot be deleted: {error}", id.0));
             }
@@ -237,6 +196,35 @@ impl Registry {
                 "a segment file that is not in use could not be deleted; it takes space until \
                  the next start removes it"
             );
+        }
+    }
+}
+
+impl Directory {
+    /// Appends a `segments` entry and waits until lists and tail follow it.
+    pub(super) fn commit_segments(&self, entry: SegmentsEntry) -> io::Result<()> {
+        let journal = self.journal().ok_or_else(journal_ended)?;
+        let position = journal.append(Entry {
+            kind: EntryKind::Segments,
+            key: PartitionKey::default(),
+            payload: entry.encode(),
+            fill: None,
+            charge: 0,
+        });
+        if self.wait_durable(position) {
+            Ok(())
+        } else {
+            Err(journal_ended())
+        }
+    }
+
+    /// Blocks this thread until all that was appended so far is on stable storage, whatever the
+    /// journal's sync policy.
+    pub(super) fn sync_journal(&self) -> io::Result<()> {
+        if self.journal().is_some_and(|journal| journal.sync()) {
+            Ok(())
+        } else {
+            Err(journal_ended())
         }
     }
 }

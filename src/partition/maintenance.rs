@@ -1,4 +1,4 @@
-//! The background thread of a data directory: flush, checkpoint, retention, file deletion, and
+//! The background threads of each data directory: flush, checkpoint, retention, file deletion, and
 //! the watch over free space.
 
 use std::collections::BTreeMap;
@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use crate::catalog::Topic;
 use crate::partition::checkpoint::Checkpointer;
+use crate::partition::directory::Directory;
 use crate::partition::entries::SegmentsEntry;
 use crate::partition::figures::Figures;
-use crate::partition::recovery::{Fatal, Opened};
+use crate::partition::recovery::{Fatal, Opened, OpenedDirectory};
 use crate::partition::registry::Registry;
 use crate::partition::retention::{Limits, Run, new_log_start};
 use crate::store::checkpoint::CheckpointStore;
@@ -30,7 +31,8 @@ pub struct MaintenanceOptions {
     pub retention_interval: Duration,
 }
 
-/// The running threads: one flushes, checkpoints and deletes, the other merges.
+/// The running threads. Each directory has two: one flushes, checkpoints and deletes, the other
+/// merges.
 pub struct Maintenance {
     registry: Arc<Registry>,
     stop: Arc<AtomicBool>,
@@ -39,40 +41,58 @@ pub struct Maintenance {
 
 impl Maintenance {
     /// Starts them.
-    pub fn start(opened: Opened, options: MaintenanceOptions, fatal: Fatal) -> io::Result<Self> {
-        let registry = Arc::clone(&opened.registry);
-        let stop = Arc::new(AtomicBool::new(false));
+    pub fn start(opened: Opened, options: MaintenanceOptions, fatal: &Fatal) -> io::Result<Self> {
+        let mut running = Self {
+            registry: opened.registry,
+            stop: Arc::new(AtomicBool::new(false)),
+            threads: Vec::new(),
+        };
+        for opened in opened.directories {
+            running.add(opened, options, fatal)?;
+        }
+        Ok(running)
+    }
+
+    fn add(
+        &mut self,
+        opened: OpenedDirectory,
+        options: MaintenanceOptions,
+        fatal: &Fatal,
+    ) -> io::Result<()> {
+        let directory = opened.directory;
+        let no = directory.no.0;
+        let (registry, stop) = (Arc::clone(&self.registry), Arc::clone(&self.stop));
+        let (merging, merge_fatal) = (Arc::clone(&directory), Arc::clone(fatal));
+        let merges = std::thread::Builder::new()
+            .name(format!("store-merge-{no}"))
+            .spawn(move || {
+                if let Err(reason) = registry.run_merges(&merging, &stop) {
+                    merge_fatal(reason);
+                }
+            })?;
+        self.threads.push(merges);
         let worker = Worker::new(
-            Arc::clone(&registry),
+            Arc::clone(&self.registry),
+            directory,
             options,
             opened.checkpoints,
             opened.checkpointer,
         );
-        let (stopped, merging) = (Arc::clone(&stop), Arc::clone(&registry));
-        let merge_fatal = Arc::clone(&fatal);
-        let merges = std::thread::Builder::new()
-            .name("store-merge".into())
-            .spawn(move || {
-                if let Err(reason) = merging.run_merges(&stopped) {
-                    merge_fatal(reason);
-                }
-            })?;
-        let stopped = Arc::clone(&stop);
+        let (stop, fatal) = (Arc::clone(&self.stop), Arc::clone(fatal));
         let thread = std::thread::Builder::new()
-            .name("store-maintenance".into())
-            .spawn(move || worker.run(&stopped, &fatal))?;
-        Ok(Self {
-            registry,
-            stop,
-            threads: vec![merges, thread],
-        })
+            .name(format!("store-work-{no}"))
+            .spawn(move || worker.run(&stop, &fatal))?;
+        self.threads.push(thread);
+        Ok(())
     }
 
-    /// Flushes the tail, writes a checkpoint and ends the thread, so that the next start is quick.
+    /// Flushes the tails, writes checkpoints and ends the threads, so that the next start is quick.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.registry.wake.raise();
-        self.registry.merge_wake.raise();
+        for directory in self.registry.directories() {
+            directory.wake.raise();
+            directory.merge_wake.raise();
+        }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!(
@@ -92,6 +112,7 @@ impl Drop for Maintenance {
 /// What the thread does, a turn at a time.
 pub(crate) struct Worker {
     registry: Arc<Registry>,
+    directory: Arc<Directory>,
     options: MaintenanceOptions,
     checkpoints: CheckpointStore,
     checkpointer: Checkpointer,
@@ -103,17 +124,19 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker for an open store, which is writable from here on.
+    /// A worker for an open directory, which is writable from here on.
     pub(crate) fn new(
         registry: Arc<Registry>,
+        directory: Arc<Directory>,
         options: MaintenanceOptions,
         checkpoints: CheckpointStore,
         checkpointer: Checkpointer,
     ) -> Self {
         let now = registry.clock.monotonic();
         Self {
-            journal_at_checkpoint: registry.journal().map_or(0, |j| j.live_bytes()),
+            journal_at_checkpoint: directory.journal().map_or(0, |j| j.live_bytes()),
             registry,
+            directory,
             options,
             checkpoints,
             checkpointer,
@@ -124,7 +147,7 @@ impl Worker {
 
     fn run(mut self, stop: &AtomicBool, fatal: &Fatal) {
         loop {
-            self.registry.wake.wait(TICK);
+            self.directory.wake.wait(TICK);
             let stopping = stop.load(Ordering::Acquire);
             if let Err(reason) = self.turn(stopping) {
                 fatal(reason);
@@ -140,13 +163,13 @@ impl Worker {
     pub(crate) fn turn(&mut self, stopping: bool) -> Result<(), String> {
         match self.round(stopping) {
             Ok(()) => {
-                if self.registry.gate.set_work_is_short(false) {
+                if self.directory.gate.set_work_is_short(false) {
                     tracing::info!("background work on the data directory succeeds again");
                 }
             }
             Err(error) if is_out_of_space(&error) => {
-                Figures::add(&self.registry.figures.failures, 1);
-                if !self.registry.gate.set_work_is_short(true) {
+                Figures::add(&self.directory.figures.failures, 1);
+                if !self.directory.gate.set_work_is_short(true) {
                     tracing::error!(
                         %error,
                         "no space left for segment files: client writes are refused until \
@@ -164,7 +187,7 @@ impl Worker {
     }
 
     fn round(&mut self, stopping: bool) -> io::Result<()> {
-        self.registry.gate.look()?;
+        self.directory.gate.look()?;
         let flushed = self.flush_if_due(stopping);
         if let Err(error) = &flushed
             && !is_out_of_space(error)
@@ -175,12 +198,12 @@ impl Worker {
         let now = self.registry.clock.monotonic();
         if now >= self.next_retention {
             self.next_retention = now + self.options.retention_interval;
-            self.registry.retain();
+            self.registry.retain(&self.directory);
         }
-        self.registry.drop_dead_files()?;
-        self.registry.delete_left_files()?;
+        self.registry.drop_dead_files(&self.directory)?;
+        self.registry.delete_left_files(&self.directory)?;
         flushed?;
-        let live = self.registry.journal().map_or(0, |j| j.live_bytes());
+        let live = self.directory.journal().map_or(0, |j| j.live_bytes());
         let grown = live.saturating_sub(self.journal_at_checkpoint);
         if stopping || grown >= self.options.checkpoint_bytes {
             self.checkpoint()?;
@@ -189,9 +212,9 @@ impl Worker {
     }
 
     fn flush_if_due(&mut self, stopping: bool) -> io::Result<()> {
-        let tail = self.registry.tail_bytes();
-        let limit = self.registry.options.tail_bytes as u64;
-        let pressed = (self.registry.free_tail_bytes() as u64) < limit / 2;
+        let tail = self.directory.tail_bytes();
+        let limit = self.directory.tail_limit as u64;
+        let pressed = (self.directory.free_tail_bytes() as u64) < limit / 2;
         if stopping || tail >= limit / 2 || pressed {
             self.flush()?;
         }
@@ -202,17 +225,20 @@ impl Worker {
         let (last, bytes) = self.flushed_last;
         let now = self.registry.clock.monotonic();
         let elapsed = now.saturating_sub(last).as_secs_f64().max(0.001);
-        let ingest = (bytes.max(self.registry.tail_bytes()) as f64 / elapsed) as u64;
-        self.flushed_last = (now, self.registry.tail_bytes());
-        self.registry.flush(ingest).map(|_| ())
+        let ingest = (bytes.max(self.directory.tail_bytes()) as f64 / elapsed) as u64;
+        self.flushed_last = (now, self.directory.tail_bytes());
+        self.registry.flush(&self.directory, ingest).map(|_| ())
     }
 
     pub(crate) fn checkpoint(&mut self) -> io::Result<()> {
         // The journal is kept from the flushed position on, so an old tail would hold it.
         self.flush()?;
-        self.registry
-            .checkpoint(&mut self.checkpoints, &mut self.checkpointer)?;
-        self.journal_at_checkpoint = self.registry.journal().map_or(0, |j| j.live_bytes());
+        self.registry.checkpoint(
+            &self.directory,
+            &mut self.checkpoints,
+            &mut self.checkpointer,
+        )?;
+        self.journal_at_checkpoint = self.directory.journal().map_or(0, |j| j.live_bytes());
         Ok(())
     }
 }
@@ -225,8 +251,9 @@ fn is_out_of_space(error: &io::Error) -> bool {
 }
 
 impl Registry {
-    /// Moves log starts by time and size, where the topic's cleanup policy says delete.
-    pub(crate) fn retain(&self) {
+    /// Moves log starts of the partitions that live in a directory by time and size, where the
+    /// topic's cleanup policy says delete.
+    pub(crate) fn retain(&self, directory: &Directory) {
         let image = self.catalog.image();
         let now = self.clock.wall_ms();
         for topic in image.topics().filter(|topic| topic.settings.cleanup_delete) {
@@ -237,11 +264,11 @@ impl Registry {
             if limits.retention_ms < 0 && limits.retention_bytes < 0 {
                 continue;
             }
-            self.retain_topic(topic, limits, now);
+            self.retain_topic(directory, topic, limits, now);
         }
     }
 
-    fn retain_topic(&self, topic: &Topic, limits: Limits, now: i64) {
+    fn retain_topic(&self, directory: &Directory, topic: &Topic, limits: Limits, now: i64) {
         for index in 0..topic.partitions {
             let key = PartitionKey {
                 topic: topic.no,
@@ -250,6 +277,9 @@ impl Registry {
             let Some(partition) = self.get(key) else {
                 continue;
             };
+            if partition.shard().home.no != directory.no {
+                continue;
+            }
             let (log_start, runs) = partition.search(|bounds, files, tail| {
                 let mut runs: Vec<Run> = files
                     .iter()
@@ -277,8 +307,8 @@ impl Registry {
     }
 
     /// Takes files out of the lists whose every record is deleted.
-    pub(crate) fn drop_dead_files(&self) -> io::Result<()> {
-        if !self.garbage.swap(false, Ordering::AcqRel) {
+    pub(crate) fn drop_dead_files(&self, directory: &Directory) -> io::Result<()> {
+        if !directory.garbage.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
         let mut starts: BTreeMap<PartitionKey, Offset> = BTreeMap::new();
@@ -288,7 +318,7 @@ impl Registry {
                     .map_or(Offset::MAX, |partition| partition.bounds().log_start)
             })
         };
-        let files: Vec<_> = self.applied.lock().files.values().cloned().collect();
+        let files: Vec<_> = directory.applied.lock().files.values().cloned().collect();
         let removed: Vec<_> = files
             .iter()
             .filter(|file| !file.damaged)
@@ -298,8 +328,8 @@ impl Registry {
         if removed.is_empty() {
             return Ok(());
         }
-        let flushed = self.applied.lock().flushed;
-        self.commit_segments(SegmentsEntry {
+        let flushed = directory.applied.lock().flushed;
+        directory.commit_segments(SegmentsEntry {
             flushed,
             added: Vec::new(),
             removed,
@@ -307,9 +337,9 @@ impl Registry {
     }
 
     /// Deletes files that left the lists and that no running read holds.
-    pub(crate) fn delete_left_files(&self) -> io::Result<()> {
+    pub(crate) fn delete_left_files(&self, directory: &Directory) -> io::Result<()> {
         let free: Vec<_> = {
-            let mut applied = self.applied.lock();
+            let mut applied = directory.applied.lock();
             let (free, held) = std::mem::take(&mut applied.leaving)
                 .into_iter()
                 .partition(|file| Arc::strong_count(file) == 1);
@@ -320,10 +350,10 @@ impl Registry {
             return Ok(());
         }
         // A start that did not find the entries which took them out would look for the files.
-        self.sync_journal()?;
+        directory.sync_journal()?;
         for file in free {
-            self.remove_unlisted(file.meta.file);
-            Figures::add(&self.figures.deleted_files, 1);
+            self.remove_unlisted(directory, file.meta.file);
+            Figures::add(&directory.figures.deleted_files, 1);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::partition::directory::Directory;
 use crate::partition::entries::SegmentsEntry;
 use crate::partition::figures::Figures;
 use crate::partition::registry::Registry;
@@ -145,13 +146,14 @@ fn joins(files: &[Arc<SegmentFile>]) -> bool {
 
 impl Registry {
     /// Does one merge, if one is due; `pace` is told of bytes written.
-    pub(crate) fn merge_once(&self, pace: &dyn Fn(u64)) -> io::Result<bool> {
-        let sources = match self.gate.is_open() {
-            true => self.due_for_merge(),
-            false => self.due_when_short()?,
+    pub(crate) fn merge_once(&self, directory: &Directory, pace: &dyn Fn(u64)) -> io::Result<bool> {
+        let gate = &directory.gate;
+        let sources = match gate.is_open() {
+            true => self.due_for_merge(directory),
+            false => self.due_when_short(directory)?,
         };
         let bytes: u64 = sources.iter().map(|file| file.meta.bytes).sum();
-        if sources.is_empty() || (self.gate.is_open() && !self.gate.has_room_for(bytes)?) {
+        if sources.is_empty() || (gate.is_open() && !gate.has_room_for(bytes)?) {
             return Ok(false);
         }
         let keep = |key| self.get(key).map(|partition| partition.bounds().log_start);
@@ -162,32 +164,32 @@ impl Registry {
                 keep: &keep,
             })
             .collect();
-        let into = self.next_file_id();
-        let added = match merge(&self.segments, &wanted, into, pace) {
+        let into = directory.next_file_id();
+        let added = match merge(&directory.segments, &wanted, into, pace) {
             Ok(meta) => meta,
             Err(error) => {
-                self.remove_unlisted(into);
+                self.remove_unlisted(directory, into);
                 return Err(error);
             }
         };
-        Figures::add(&self.figures.merges, 1);
+        Figures::add(&directory.figures.merges, 1);
         Figures::add(
-            &self.figures.merged_bytes,
+            &directory.figures.merged_bytes,
             added.as_ref().map_or(0, |meta| meta.bytes),
         );
         let entry = SegmentsEntry {
-            flushed: self.applied.lock().flushed,
+            flushed: directory.applied.lock().flushed,
             added: added.into_iter().collect(),
             removed: sources.iter().map(|file| file.meta.file).collect(),
         };
-        self.commit_segments(entry)?;
+        directory.commit_segments(entry)?;
         Ok(true)
     }
 
     /// Files that serve, and what is known of each.
-    fn shapes(&self) -> (Vec<Arc<SegmentFile>>, Vec<Shape>) {
+    fn shapes(&self, directory: &Directory) -> (Vec<Arc<SegmentFile>>, Vec<Shape>) {
         let files: Vec<_> = {
-            let applied = self.applied.lock();
+            let applied = directory.applied.lock();
             let sound = applied.files.values().filter(|file| !file.damaged);
             sound.cloned().collect()
         };
@@ -199,9 +201,9 @@ impl Registry {
 
     /// The file to rewrite while client writes are refused. Files are shared by topics, so without
     /// it a deleted topic would give nothing back, and writes would be refused for good.
-    fn due_when_short(&self) -> io::Result<Vec<Arc<SegmentFile>>> {
-        let (files, shapes) = self.shapes();
-        let chosen = choose_when_short(&shapes, self.gate.room_to_free()?);
+    fn due_when_short(&self, directory: &Directory) -> io::Result<Vec<Arc<SegmentFile>>> {
+        let (files, shapes) = self.shapes(directory);
+        let chosen = choose_when_short(&shapes, directory.gate.room_to_free()?);
         Ok(chosen
             .into_iter()
             .map(|index| Arc::clone(&files[index]))
@@ -209,8 +211,8 @@ impl Registry {
     }
 
     /// Files to merge now. Holding them keeps them on disk while they are read.
-    fn due_for_merge(&self) -> Vec<Arc<SegmentFile>> {
-        let (files, shapes) = self.shapes();
+    fn due_for_merge(&self, directory: &Directory) -> Vec<Arc<SegmentFile>> {
+        let (files, shapes) = self.shapes(directory);
         let chosen: Vec<_> = choose(&shapes)
             .into_iter()
             .map(|index| Arc::clone(&files[index]))
@@ -223,7 +225,11 @@ impl Registry {
     }
 
     /// Merges until stopped. An error must end the process, unless it is about one damaged file.
-    pub(super) fn run_merges(&self, stop: &AtomicBool) -> Result<(), String> {
+    pub(super) fn run_merges(
+        &self,
+        directory: &Directory,
+        stop: &AtomicBool,
+    ) -> Result<(), String> {
         while !stop.load(Ordering::Acquire) {
             let started = Instant::now();
             let written = std::cell::Cell::new(0u64);
@@ -231,12 +237,12 @@ impl Registry {
                 written.set(written.get() + bytes);
                 let due = Duration::from_secs_f64(written.get() as f64 / PACE as f64);
                 while !stop.load(Ordering::Acquire)
-                    && (started.elapsed() < due || self.is_flush_due())
+                    && (started.elapsed() < due || directory.is_flush_due())
                 {
                     std::thread::sleep(YIELD);
                 }
             };
-            match self.merge_once(&pace) {
+            match self.merge_once(directory, &pace) {
                 Ok(true) => continue,
                 Ok(false) => {}
                 Err(error) if is_about_one_file(&error) => {
@@ -248,13 +254,9 @@ impl Registry {
                 }
                 Err(error) => return Err(format!("merging segment files failed: {error}")),
             }
-            self.merge_wake.wait(Duration::from_secs(1));
+            directory.merge_wake.wait(Duration::from_secs(1));
         }
         Ok(())
-    }
-
-    fn is_flush_due(&self) -> bool {
-        self.tail_bytes() >= self.options.tail_bytes as u64 / 2
     }
 }
 
@@ -271,7 +273,7 @@ fn is_about_one_file(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::store::segment::{SectionMeta, SegmentMeta};
-    use crate::types::{FileId, TopicNo};
+    use crate::types::{DirectoryNo, FileId, TopicNo};
 
     fn shape(bytes: u64, sections: u64, dead: u64) -> Shape {
         Shape {
@@ -339,6 +341,7 @@ mod tests {
                 sections: vec![section],
             };
             Arc::new(SegmentFile {
+                directory: DirectoryNo(0),
                 meta,
                 damaged: false,
             })

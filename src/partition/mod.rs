@@ -5,6 +5,7 @@
 
 mod apply;
 pub mod checkpoint;
+pub mod directory;
 pub mod entries;
 mod figures;
 mod flush;

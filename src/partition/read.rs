@@ -212,7 +212,7 @@ fn read_section(
     cached: bool,
 ) -> Result<Option<Piece>, ReadError> {
     let id = file.meta.file;
-    let store = &registry.segments;
+    let store = &registry.directory(file.directory).segments;
     let section = if cached {
         store.section_cached(id, want.key)?
     } else {
@@ -374,9 +374,9 @@ impl Registry {
 
     /// Counts a read that met damage and logs it, but not each time that a client tries again.
     fn tell_of_damage(&self, key: PartitionKey, error: &ReadError) {
-        Figures::add(&self.figures.damaged_reads, 1);
+        Figures::add(&self.damaged_reads, 1);
         let now = u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX);
-        let told = &self.figures.damage_told_ms;
+        let told = &self.damage_told_ms;
         let due =
             |before: u64| (before == 0 || now >= before + TELL_EVERY_MS).then_some(now.max(1));
         if told

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use crate::catalog::{Catalog, Environment, Image};
 use crate::clock::Clock;
-use crate::partition::apply::Replay;
+use crate::partition::apply::{DirectorySink, Replay};
 use crate::partition::checkpoint::{Checkpointer, LoadedSections, Root};
+use crate::partition::directory::Directory;
 use crate::partition::log::{Bounds, Partition};
 use crate::partition::registry::{Registry, RegistryOptions};
 use crate::partition::shard::SegmentFile;
@@ -15,7 +16,7 @@ use crate::store::backend::Disk;
 use crate::store::checkpoint::{CheckpointStore, Loaded};
 use crate::store::journal::{self, FileJournal, JournalOptions};
 use crate::store::segment::{ReadError, SegmentMeta, SegmentStore};
-use crate::types::{PartitionKey, Position};
+use crate::types::{DirectoryNo, PartitionKey, Position};
 
 /// Told how far replay is: bytes done, bytes in all.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
@@ -29,7 +30,15 @@ pub struct Opened {
     pub registry: Arc<Registry>,
     /// The topics.
     pub catalog: Arc<Catalog>,
-    /// The journal.
+    /// The data directories.
+    pub directories: Vec<OpenedDirectory>,
+}
+
+/// An open data directory.
+pub struct OpenedDirectory {
+    /// The directory.
+    pub directory: Arc<Directory>,
+    /// Its journal.
     pub journal: Arc<FileJournal>,
     /// Where checkpoints go.
     pub(super) checkpoints: CheckpointStore,
@@ -37,10 +46,16 @@ pub struct Opened {
     pub(super) checkpointer: Checkpointer,
 }
 
-/// A store as its disk has it, before it takes anything new in.
+/// A store as its disks have it, before it takes anything new in.
 pub(crate) struct Recovered {
     pub(crate) registry: Arc<Registry>,
     pub(crate) catalog: Arc<Catalog>,
+    pub(crate) directories: Vec<RecoveredDirectory>,
+}
+
+/// A data directory as its disk has it.
+pub(crate) struct RecoveredDirectory {
+    pub(crate) directory: Arc<Directory>,
     pub(crate) journal: journal::Opened,
     pub(crate) checkpoints: CheckpointStore,
     pub(crate) checkpointer: Checkpointer,
@@ -73,15 +88,29 @@ pub fn open(
     let fatal = Arc::clone(&opening.fatal);
     let recovered = recover(disk, opening, progress)?;
     let (registry, catalog) = (recovered.registry, recovered.catalog);
-    let journal = recovered.journal.start(Arc::clone(&registry) as _, fatal);
-    registry.attach(Arc::clone(&journal) as _);
-    catalog.attach(Arc::clone(&journal) as _);
+    let mut directories = Vec::new();
+    for found in recovered.directories {
+        let directory = found.directory;
+        let sink = DirectorySink {
+            registry: Arc::clone(&registry),
+            directory: Arc::clone(&directory),
+        };
+        let journal = found.journal.start(Arc::new(sink), Arc::clone(&fatal));
+        directory.attach(Arc::clone(&journal) as _);
+        if directory.no == registry.first().no {
+            catalog.attach(Arc::clone(&journal) as _);
+        }
+        directories.push(OpenedDirectory {
+            directory,
+            journal,
+            checkpoints: found.checkpoints,
+            checkpointer: found.checkpointer,
+        });
+    }
     Ok(Opened {
         registry,
         catalog,
-        journal,
-        checkpoints: recovered.checkpoints,
-        checkpointer: recovered.checkpointer,
+        directories,
     })
 }
 
@@ -97,15 +126,21 @@ pub(crate) fn recover(
     let segments = Arc::new(segments.with_open_files(opening.open_files));
     let start = Start::from_checkpoint(loaded, opening.environment)?;
     let catalog = Arc::new(Catalog::new(start.image));
+    let directory = Arc::new(Directory::new(
+        DirectoryNo(0),
+        Arc::clone(disk),
+        segments,
+        opening.registry.tail_bytes,
+        opening.registry.reserve_bytes,
+    ));
     let registry = Arc::new(Registry::new(
         opening.registry,
         Arc::clone(&catalog),
-        Arc::clone(&segments),
+        vec![Arc::clone(&directory)],
         opening.clock,
         opening.fatal,
-        Arc::clone(disk),
     ));
-    registry.restore(&start.root, &start.sections)?;
+    registry.restore(&directory, &start.root, &start.sections)?;
 
     let mut opened =
         FileJournal::open(Arc::clone(disk), opening.journal).map_err(|e| e.to_string())?;
@@ -115,17 +150,20 @@ pub(crate) fn recover(
     opened
         .replay(
             start.root.flushed.min(start.captured),
-            &mut |group| registry.take_in(group, Some(replay)),
+            &mut |group| registry.take_in(&directory, group, Some(replay)),
             progress,
         )
         .map_err(|e| e.to_string())?;
-    registry.finish_recovery()?;
+    registry.finish_recovery(&directory)?;
     Ok(Recovered {
         registry,
         catalog,
-        journal: opened,
-        checkpoints,
-        checkpointer: start.checkpointer,
+        directories: vec![RecoveredDirectory {
+            directory,
+            journal: opened,
+            checkpoints,
+            checkpointer: start.checkpointer,
+        }],
     })
 }
 
@@ -169,7 +207,12 @@ impl Start {
 
 impl Registry {
     /// Puts partitions and segment lists back as the checkpoint kept them.
-    fn restore(&self, root: &Root, sections: &LoadedSections) -> Result<(), String> {
+    fn restore(
+        &self,
+        directory: &Directory,
+        root: &Root,
+        sections: &LoadedSections,
+    ) -> Result<(), String> {
         let image = self.catalog.image();
         for topic in image.topics() {
             for index in 0..topic.partitions {
@@ -195,12 +238,13 @@ impl Registry {
                 self.partitions.insert(key, Arc::new(partition));
             }
         }
-        self.next_file.store(root.next_file, Ordering::Relaxed);
-        let mut applied = self.applied.lock();
+        directory.next_file.store(root.next_file, Ordering::Relaxed);
+        let mut applied = directory.applied.lock();
         applied.flushed = root.flushed;
         for file in &root.files {
-            let file = match self.segments.meta(*file) {
+            let file = match directory.segments.meta(*file) {
                 Ok(meta) => SegmentFile {
+                    directory: directory.no,
                     meta,
                     damaged: false,
                 },
@@ -217,6 +261,7 @@ impl Registry {
                         sections: Vec::new(),
                     };
                     SegmentFile {
+                        directory: directory.no,
                         meta,
                         damaged: true,
                     }
@@ -228,8 +273,8 @@ impl Registry {
     }
 
     /// Deletes what a crash left behind, now that the lists are complete.
-    fn finish_recovery(&self) -> Result<(), String> {
-        let mut applied = self.applied.lock();
+    fn finish_recovery(&self, directory: &Directory) -> Result<(), String> {
+        let mut applied = directory.applied.lock();
         applied.leaving.clear();
         let named: BTreeSet<_> = applied.files.keys().copied().collect();
         let damaged: BTreeSet<_> = applied
@@ -239,7 +284,7 @@ impl Registry {
             .map(|file| file.meta.file)
             .collect();
         drop(applied);
-        let there = self
+        let there = directory
             .segments
             .list_files()
             .map_err(|e| format!("the folder of segment files cannot be listed: {e}"))?;
@@ -251,16 +296,16 @@ impl Registry {
                      can: put the file back from a copy"
                 );
             } else if damaged.contains(file)
-                && let Err(error) = self.segments.meta(*file)
+                && let Err(error) = directory.segments.meta(*file)
             {
                 tracing::error!(file = file.0, %error, "a segment file serves nothing");
             }
         }
         for file in there {
-            self.next_file.fetch_max(file.0 + 1, Ordering::Relaxed);
+            directory.next_file.fetch_max(file.0 + 1, Ordering::Relaxed);
             if !named.contains(&file) {
                 tracing::info!(file = file.0, "deleting a segment file that no list names");
-                self.remove_unlisted(file);
+                self.remove_unlisted(directory, file);
             }
         }
         Ok(())

@@ -7,16 +7,19 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::partition::directory::Directory;
 use crate::partition::producer_state::{Claim, Producers, Verdict, WindowBatch};
 use crate::protocol::batch::{self, BatchInfo, BatchView, Patch, Stamp};
 use crate::store::journal::{Entry, EntryKind, Fill, Journal};
 use crate::store::segment::SegmentMeta;
-use crate::types::{Offset, PartitionKey, Position, ShardId, TopicNo};
+use crate::types::{DirectoryNo, Offset, PartitionKey, Position, ShardId, TopicNo};
 
 /// A segment file that some shard's list names. The file may be deleted when no list and no
 /// running read holds it.
 #[derive(Debug)]
 pub struct SegmentFile {
+    /// The directory that it lies in.
+    pub directory: DirectoryNo,
     /// Its sections, sorted by partition.
     pub meta: SegmentMeta,
     /// Its footer could not be read at the start. It stays on disk and in the lists of later
@@ -33,6 +36,8 @@ pub struct Shard {
     pub id: ShardId,
     /// The topic it belongs to.
     pub topic: TopicNo,
+    /// The directory whose journal its entries go to.
+    pub home: Arc<Directory>,
     sequencing: Mutex<Sequencing>,
     files: ArcSwap<FileList>,
 }
@@ -134,10 +139,11 @@ pub enum Refused {
 
 impl Shard {
     /// A shard without partitions and files.
-    pub fn new(id: ShardId, topic: TopicNo) -> Self {
+    pub fn new(id: ShardId, topic: TopicNo, home: Arc<Directory>) -> Self {
         Self {
             id,
             topic,
+            home,
             sequencing: Mutex::default(),
             files: ArcSwap::default(),
         }
@@ -148,9 +154,10 @@ impl Shard {
         self.files.load_full()
     }
 
-    /// Swaps the segment list. Only the journal's sink does, in journal order.
-    pub fn set_files(&self, files: FileList) {
-        self.files.store(Arc::new(files));
+    /// Makes another segment list of the present one. Only the journals' sinks do, each in the
+    /// order of its journal; `change` is called again when two of them meet.
+    pub fn change_files(&self, change: impl Fn(&FileList) -> FileList) {
+        self.files.rcu(|files| change(files));
     }
 
     /// Adds a partition, at its start or as a checkpoint kept it.

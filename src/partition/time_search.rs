@@ -10,7 +10,7 @@ use crate::partition::read::ReadFailure;
 use crate::partition::registry::Registry;
 use crate::partition::shard::SegmentFile;
 use crate::protocol::batch::{BatchError, BatchView, walk};
-use crate::store::segment::{Block, ReadError};
+use crate::store::segment::{Block, ReadError, SegmentStore};
 use crate::types::{FileId, Offset, PartitionKey};
 
 /// Share of the read budget that a search holds, for one block at a time.
@@ -121,15 +121,21 @@ impl Registry {
         limit: u64,
     ) -> Result<Option<Found>, ReadError> {
         let id = file.meta.file;
-        let Some(section) = self.segments.section(id, key)? else {
+        let segments = &self.directory(file.directory).segments;
+        let Some(section) = segments.section(id, key)? else {
             return Ok(None);
         };
-        self.each_batch(id, section.blocks_from_time(wanted), &mut |view| {
-            if view.info.max_timestamp < wanted {
-                return Ok(None);
-            }
-            in_batch(view, wanted, log_start, limit, id)
-        })
+        each_batch(
+            segments,
+            id,
+            section.blocks_from_time(wanted),
+            &mut |view| {
+                if view.info.max_timestamp < wanted {
+                    return Ok(None);
+                }
+                in_batch(view, wanted, log_start, limit, id)
+            },
+        )
     }
 
     /// The largest timestamp of a record that can still be read.
@@ -150,11 +156,12 @@ impl Registry {
                 }
                 Candidate::Section(file) => {
                     let id = file.meta.file;
-                    let Some(section) = self.segments.section(id, key)? else {
+                    let segments = &self.directory(file.directory).segments;
+                    let Some(section) = segments.section(id, key)? else {
                         continue;
                     };
                     let blocks = section.blocks_from(bounds.log_start, u64::MAX).into_iter();
-                    self.each_batch(id, blocks, &mut |view| {
+                    each_batch(segments, id, blocks, &mut |view| {
                         largest = largest.max(largest_in(view, bounds.log_start, limit, id)?);
                         Ok(None::<()>)
                     })?;
@@ -163,37 +170,37 @@ impl Registry {
         }
         Ok(largest)
     }
+}
 
-    /// Calls `visit` for the batches of some blocks until it finds something. A block whose
-    /// checksum does not match ends the search: an answer must not rest on it.
-    fn each_batch<T>(
-        &self,
-        id: FileId,
-        blocks: impl Iterator<Item = Block>,
-        visit: &mut dyn FnMut(&BatchView<'_>) -> Result<Option<T>, ReadError>,
-    ) -> Result<Option<T>, ReadError> {
-        for block in blocks {
-            let bytes = self.segments.read(id, block.range.clone())?;
-            if crc32c::crc32c(&bytes) != block.crc {
-                let what = format!(
-                    "the checksum of offsets {} to {} does not match",
-                    block.start,
-                    block.end - 1
-                );
-                return Err(ReadError::Damaged { file: id, what });
-            }
-            let mut used = 0;
-            while used < bytes.len() {
-                let view = BatchView::first(&bytes[used..]).map_err(|e| damaged(id, &e))?;
-                let found = visit(&view)?;
-                if found.is_some() {
-                    return Ok(found);
-                }
-                used += view.bytes.len();
-            }
+/// Calls `visit` for the batches of some blocks until it finds something. A block whose
+/// checksum does not match ends the search: an answer must not rest on it.
+fn each_batch<T>(
+    segments: &SegmentStore,
+    id: FileId,
+    blocks: impl Iterator<Item = Block>,
+    visit: &mut dyn FnMut(&BatchView<'_>) -> Result<Option<T>, ReadError>,
+) -> Result<Option<T>, ReadError> {
+    for block in blocks {
+        let bytes = segments.read(id, block.range.clone())?;
+        if crc32c::crc32c(&bytes) != block.crc {
+            let what = format!(
+                "the checksum of offsets {} to {} does not match",
+                block.start,
+                block.end - 1
+            );
+            return Err(ReadError::Damaged { file: id, what });
         }
-        Ok(None)
+        let mut used = 0;
+        while used < bytes.len() {
+            let view = BatchView::first(&bytes[used..]).map_err(|e| damaged(id, &e))?;
+            let found = visit(&view)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            used += view.bytes.len();
+        }
     }
+    Ok(None)
 }
 
 /// The places that may hold the record, and the timestamp that it must have at least.

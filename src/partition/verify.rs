@@ -316,7 +316,7 @@ struct Check<'a> {
 impl Check<'_> {
     fn run(mut self) {
         let image = self.store.catalog.image();
-        let listed: BTreeSet<FileId> = self.store.registry.listed_files();
+        let listed: BTreeSet<FileId> = self.store.registry.first().listed_files();
         for file in listed.difference(&self.files.there) {
             let flaw = Flaw {
                 range: None,

@@ -14,6 +14,7 @@ use crate::catalog::{Catalog, Environment, Topic};
 use crate::config::GroupConfig;
 use crate::coordinator::partition_log::{CatalogTopics, PartitionLog};
 use crate::coordinator::{Groups, Settings};
+use crate::partition::directory::Directory;
 use crate::partition::maintenance::{MaintenanceOptions, Worker};
 use crate::partition::recovery::{self, Fatal};
 use crate::partition::registry::RegistryOptions;
@@ -65,11 +66,11 @@ pub(super) struct Store {
 }
 
 /// A sink that fails the test where the real one ends the process.
-struct CheckedSink(Arc<Registry>);
+struct CheckedSink(Arc<Registry>, Arc<Directory>);
 
 impl Sink for CheckedSink {
     fn commit(&self, group: Group) {
-        if let Err(reason) = self.0.take_in(group, None) {
+        if let Err(reason) = self.0.take_in(&self.1, group, None) {
             panic!("a committed entry cannot be taken in: {reason}");
         }
     }
@@ -113,26 +114,29 @@ impl Store {
             fatal: tell,
         };
         let recovered = recovery::recover(&shared, opening, &|_, _| {})?;
-        let names: Vec<&str> = recovered.journal.file_names().collect();
-        let files_were_reused = names.windows(2).any(|pair| pair[0] > pair[1]);
-        let tail_was_cut = recovered.journal.cut().is_some();
-        let last = recovered.journal.last();
         let (registry, catalog) = (recovered.registry, recovered.catalog);
         let stuck = disk.clone();
+        let found = recovered.directories.into_iter().next().expect("one");
+        let names: Vec<&str> = found.journal.file_names().collect();
+        let files_were_reused = names.windows(2).any(|pair| pair[0] > pair[1]);
+        let tail_was_cut = found.journal.cut().is_some();
+        let last = found.journal.last();
+        let directory = found.directory;
         let journal = SteppedJournal::start(
-            recovered.journal,
-            Arc::new(CheckedSink(Arc::clone(&registry))),
+            found.journal,
+            Arc::new(CheckedSink(Arc::clone(&registry), Arc::clone(&directory))),
             Arc::clone(clock) as _,
             Box::new(meanwhile),
             Box::new(move || stuck.is_stuck()),
         );
-        registry.attach(Arc::clone(&journal) as _);
+        directory.attach(Arc::clone(&journal) as _);
         catalog.attach(Arc::clone(&journal) as _);
         let worker = Worker::new(
             Arc::clone(&registry),
+            directory,
             maintenance(options),
-            recovered.checkpoints,
-            recovered.checkpointer,
+            found.checkpoints,
+            found.checkpointer,
         );
         let groups = groups(&registry, &catalog, clock);
         groups.load();

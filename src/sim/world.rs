@@ -469,7 +469,7 @@ impl Sim {
             (world.in_background, world.in_merge) = (true, true);
             Arc::clone(&world.store().registry)
         };
-        let done = registry.merge_once(&|_| ());
+        let done = registry.merge_once(registry.first(), &|_| ());
         let mut world = self.world.borrow_mut();
         (world.in_background, world.in_merge) = (false, false);
         match done {

@@ -110,24 +110,27 @@ impl Store {
     }
 
     fn sync(&self) {
-        let appended = self.opened.journal.appended();
-        assert!(self.opened.registry.wait_durable(appended));
+        let appended = self.opened.directories[0].journal.appended();
+        assert!(self.opened.registry.first().wait_durable(appended));
     }
 
     fn flush(&self) {
-        self.opened.registry.flush(u64::MAX / 2).expect("a flush");
+        let registry = &self.opened.registry;
+        registry
+            .flush(registry.first(), u64::MAX / 2)
+            .expect("a flush");
     }
 
     fn checkpoint(&mut self) {
         self.flush();
-        let Opened {
-            registry,
-            checkpoints,
-            checkpointer,
-            ..
-        } = &mut self.opened;
-        registry
-            .checkpoint(checkpoints, checkpointer)
+        let directory = &mut self.opened.directories[0];
+        self.opened
+            .registry
+            .checkpoint(
+                &directory.directory,
+                &mut directory.checkpoints,
+                &mut directory.checkpointer,
+            )
             .expect("a checkpoint");
     }
 
@@ -217,7 +220,7 @@ fn records_come_back_from_tail_segments_and_after_a_restart() {
     };
     check(&store);
     let disk = store.disk.crash(1);
-    store.opened.journal.close();
+    store.opened.directories[0].journal.close();
     check(&Store::open(disk));
 }
 
@@ -249,8 +252,11 @@ fn a_deleted_topic_frees_its_files_and_its_name() {
             .high_watermark,
         0
     );
-    store.opened.registry.drop_dead_files().expect("dropped");
-    store.opened.registry.delete_left_files().expect("deleted");
+    let registry = &store.opened.registry;
+    registry.drop_dead_files(registry.first()).expect("dropped");
+    registry
+        .delete_left_files(registry.first())
+        .expect("deleted");
     assert_eq!(
         store.disk.list("segments").expect("a folder"),
         Vec::<String>::new()
@@ -368,18 +374,15 @@ impl History {
             Step::DeleteRecords { partition, part } => self.delete_records(*partition, *part),
             Step::Collect => {
                 let registry = &self.store.opened.registry;
-                registry.drop_dead_files().expect("dropped");
-                self.store
-                    .opened
-                    .registry
-                    .delete_left_files()
+                registry.drop_dead_files(registry.first()).expect("dropped");
+                registry
+                    .delete_left_files(registry.first())
                     .expect("deleted");
             }
             Step::Merge => {
-                self.store
-                    .opened
-                    .registry
-                    .merge_once(&|_| ())
+                let registry = &self.store.opened.registry;
+                registry
+                    .merge_once(registry.first(), &|_| ())
                     .expect("merged");
             }
             Step::Kill => self.restart(MemoryDisk::kill),
@@ -448,7 +451,7 @@ impl History {
     /// The process dies here; what was acknowledged must be there when the next one starts.
     fn restart(&mut self, end: impl FnOnce(&MemoryDisk) -> MemoryDisk) {
         // Asked before the end: more may become durable in between, but not less.
-        let durable = self.store.opened.journal.durable();
+        let durable = self.store.opened.directories[0].journal.durable();
         let disk = end(&self.store.disk);
         let acknowledged: Vec<Vec<Offset>> = self
             .models
@@ -462,7 +465,7 @@ impl History {
             })
             .collect();
         let before = std::mem::replace(&mut self.store, Store::open(disk));
-        before.opened.journal.close();
+        before.opened.directories[0].journal.close();
         for (partition, acknowledged) in acknowledged.iter().enumerate() {
             self.check(partition, acknowledged);
         }

@@ -78,8 +78,14 @@ fn short_runs_are_merged_into_long_ones_and_read_the_same() {
     store.sync();
     let files = |store: &Store| store.disk.list("segments").expect("a folder").len();
     assert_eq!(files(&store), 40);
-    while store.opened.registry.merge_once(&|_| ()).expect("merged") {}
-    store.opened.registry.delete_left_files().expect("deleted");
+    let registry = &store.opened.registry;
+    while registry
+        .merge_once(registry.first(), &|_| ())
+        .expect("merged")
+    {}
+    registry
+        .delete_left_files(registry.first())
+        .expect("deleted");
     assert_eq!(
         files(&store),
         10,
@@ -99,6 +105,6 @@ fn short_runs_are_merged_into_long_ones_and_read_the_same() {
     check(&store);
     store.checkpoint();
     let disk = store.disk.crash(5);
-    store.opened.journal.close();
+    store.opened.directories[0].journal.close();
     check(&Store::open(disk));
 }

@@ -31,7 +31,7 @@ fn a_tail_that_cannot_be_flushed_is_bounded_over_restarts() {
             scene.append(key, 4000);
         }
         scene.settle();
-        let held = scene.world(|world| world.store().registry.tail_bytes());
+        let held = scene.world(|world| world.store().registry.first().tail_bytes());
         assert!(
             held as usize <= 2 * limit,
             "{held} bytes in a tail of {limit}"
@@ -53,7 +53,7 @@ fn a_tail_that_cannot_be_flushed_is_bounded_over_restarts() {
     scene.append(key, 100);
     scene.settle();
     scene.check();
-    let free = scene.world(|world| world.store().registry.free_tail_bytes());
+    let free = scene.world(|world| world.store().registry.first().free_tail_bytes());
     assert!(free >= limit / 2, "the room came back: {free} bytes");
 }
 

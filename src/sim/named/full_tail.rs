@@ -20,7 +20,7 @@ fn a_flush_needs_no_room_in_the_tail_for_its_own_entry() {
     });
     scene.turn();
     scene.world(|world| {
-        let free = world.store().registry.free_tail_bytes();
+        let free = world.store().registry.first().free_tail_bytes();
         assert!(
             free >= world.options.tail_bytes / 2,
             "{free} bytes are free"

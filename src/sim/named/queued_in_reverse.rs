@@ -42,6 +42,6 @@ fn offsets_and_places_in_the_journal_have_one_order() {
     all.sort_unstable();
     let offsets: Vec<_> = all.iter().map(|(_, offset)| *offset).collect();
     assert_eq!(offsets, (0..2000).collect::<Vec<_>>());
-    registry.journal().expect("attached").sync();
+    registry.first().journal().expect("attached").sync();
     assert_eq!(partition.bounds().high_watermark, 2000);
 }

@@ -27,7 +27,7 @@ fn a_file_stays_until_its_last_reader_lets_go() {
     scene.turn();
     assert_eq!(files(), [file], "a reader holds it");
     scene.world(|world| {
-        let store = &world.store().registry.segments;
+        let store = &world.store().registry.first().segments;
         let section = store.section(file, key).expect("readable").expect("there");
         let block = section.blocks().next().expect("a block");
         assert!(!store.read(file, block.range).expect("readable").is_empty());

@@ -109,7 +109,8 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
         world.refused_while_full |= world.full_for.is_some();
         return;
     }
-    let Some(Some(mut room)) = at_once(registry.room(sent.payload.len() + ENTRY_OVERHEAD)) else {
+    let Some(Some(mut room)) = at_once(registry.first().room(sent.payload.len() + ENTRY_OVERHEAD))
+    else {
         world.seen.note(Branch::TailFull);
         return;
     };
@@ -138,7 +139,10 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
             assert_eq!(appended.base_offset, next, "{key}: offsets are dense");
             assert!(!appended.duplicate, "{key}: appended, not a duplicate");
             let position = appended.position;
-            assert_eq!(position, registry.journal().expect("one").appended());
+            assert_eq!(
+                position,
+                registry.first().journal().expect("one").appended()
+            );
             let mut sent = sent.clone();
             if stamps(world, key) {
                 assert!(appended.log_append_time_ms >= 0, "{key}: a time is told");
