@@ -20,7 +20,7 @@ use crate::partition::registry::RegistryOptions;
 use crate::store::backend::Disk;
 use crate::store::backend::disk::DiskDir;
 use crate::store::format::Format;
-use crate::store::journal::{Journal, JournalOptions, SyncPolicy};
+use crate::store::journal::{Durable, Journal, JournalOptions, SyncPolicy};
 
 /// Budgets that handlers take shares of.
 #[derive(Clone)]
@@ -136,6 +136,13 @@ impl Broker {
             groups,
             budgets,
         }))
+    }
+
+    /// How far the journals of all directories are durable.
+    pub fn durable(&self) -> Durable {
+        let journals = self.partitions.directories().iter();
+        let journals = journals.filter_map(|directory| directory.journal());
+        Durable::new(journals.map(|journal| journal.subscribe()).collect())
     }
 
     /// Ends the background work and closes the journal, once no connection is left. The last

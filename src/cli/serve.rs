@@ -69,7 +69,7 @@ async fn serve(config: Arc<Config>, started: Instant) -> Result<(), String> {
     let listeners: Vec<Arc<Listener>> = bound.iter().map(|b| Arc::clone(&b.listener)).collect();
 
     let broker = open(&config, &metrics, &readiness)?;
-    let durable = broker.journal.subscribe();
+    let durable = broker.durable();
     let server = Server::start(
         bound,
         Gateway::new(Arc::clone(&broker)),

@@ -19,7 +19,7 @@ use crate::metrics::ApiLabel;
 use crate::protocol::guard;
 use crate::protocol::header::{self, Header, HeaderError};
 use crate::protocol::response::{EncodeError, Frame, encode_response};
-use crate::types::Position;
+use crate::types::Places;
 
 /// What a client told about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,13 +53,14 @@ pub struct Connection {
 pub struct Reply<R> {
     /// The response.
     pub response: R,
-    /// It is sent once the journal is durable up to here; 0 for at once.
-    pub after: Position,
+    /// It is sent once these places are durable.
+    pub after: Places,
 }
 
 impl<R> Reply<R> {
     /// A response that shows a change which must be durable before anybody hears of it.
-    pub fn after(response: R, after: Position) -> Self {
+    pub fn after(response: R, after: impl Into<Places>) -> Self {
+        let after = after.into();
         Self { response, after }
     }
 }
@@ -68,7 +69,7 @@ impl<R> From<R> for Reply<R> {
     fn from(response: R) -> Self {
         Self {
             response,
-            after: Position(0),
+            after: Places::default(),
         }
     }
 }
@@ -78,8 +79,8 @@ impl<R> From<R> for Reply<R> {
 pub struct Answer {
     /// What to send; nothing for a Produce with acks=0.
     pub frame: Option<Frame>,
-    /// Sent once the journal is durable up to here.
-    pub after: Position,
+    /// Sent once these places are durable.
+    pub after: Places,
     /// Close the connection once it is sent.
     pub close: bool,
     /// Kept until the frame is written: budget shares, pins on segment files.
@@ -88,10 +89,10 @@ pub struct Answer {
 
 impl Answer {
     /// An answer of one frame.
-    pub fn new(frame: Frame, after: Position) -> Self {
+    pub fn new(frame: Frame, after: impl Into<Places>) -> Self {
         Self {
             frame: Some(frame),
-            after,
+            after: after.into(),
             close: false,
             hold: None,
         }

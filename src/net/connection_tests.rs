@@ -18,6 +18,7 @@ use crate::net::listen::bind;
 use crate::net::server::Server;
 use crate::net::session::{Peer, Session, Sessions};
 use crate::protocol::response::Frame;
+use crate::store::journal::Durable;
 use crate::types::Position;
 
 const PRODUCE: i16 = 0;
@@ -111,7 +112,7 @@ async fn world(change: impl FnOnce(&mut Config)) -> World {
         Play(Arc::clone(&played)),
         &config,
         Arc::clone(&metrics),
-        durable.subscribe(),
+        Durable::new(vec![durable.subscribe()]),
     );
     World {
         server,
@@ -435,7 +436,13 @@ async fn what_an_answer_holds_is_let_go_once_it_is_written() {
     let address = bound.sockets[0].local_addr().unwrap();
     let durable = watch::Sender::new(Position(0));
     let metrics = Arc::new(Metrics::new());
-    let _server = Server::start(vec![bound], Holding, &config, metrics, durable.subscribe());
+    let _server = Server::start(
+        vec![bound],
+        Holding,
+        &config,
+        metrics,
+        Durable::new(vec![durable.subscribe()]),
+    );
     let mut client = TcpStream::connect(address).await.unwrap();
     client
         .write_all(&request(PRODUCE, 1, 0, b'.'))

@@ -19,7 +19,7 @@ use super::session::{Peer, Sessions};
 use crate::budget::Budget;
 use crate::config::{Config, Listener, NetConfig};
 use crate::metrics::{Metrics, ReasonLabel};
-use crate::types::Position;
+use crate::store::journal::Durable;
 
 /// How far the gateway is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +43,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// What answers hold shares of until they are written.
     pub responses: Budget,
-    /// How far the journal is durable.
-    pub durable: watch::Receiver<Position>,
+    /// How far the journals are durable.
+    pub durable: Durable,
     open: Mutex<Open>,
     /// Connections open now; the drain waits for 0.
     count: watch::Sender<usize>,
@@ -72,7 +72,7 @@ impl Server {
         sessions: S,
         config: &Config,
         metrics: Arc<Metrics>,
-        durable: watch::Receiver<Position>,
+        durable: Durable,
     ) -> Self {
         let requests = Budget::new("requests", config.budgets.requests);
         let small_requests = Budget::new("small_requests", config.budgets.small_requests);

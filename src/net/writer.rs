@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::server::Shared;
 use crate::budget::Budget;
 use crate::handlers::Answer;
-use crate::types::Position;
+use crate::store::journal::Durable;
 
 /// Linux takes no more slices in one call.
 const MAX_SLICES: usize = 1_024;
@@ -57,7 +57,7 @@ pub enum WriteEnd {
 pub struct Writer {
     socket: OwnedWriteHalf,
     queue: mpsc::Receiver<Queued>,
-    durable: watch::Receiver<Position>,
+    durable: Durable,
     /// Answers taken off the queue and done with, counted; the reader follows it.
     done: watch::Sender<u64>,
     max_stall: Duration,
@@ -129,14 +129,8 @@ impl Writer {
                     None => return WriteEnd::Done,
                 },
             };
-            let after = first.answer.after;
             // The wait holds no lock and no share of the request budget.
-            if self
-                .durable
-                .wait_for(|durable| *durable >= after)
-                .await
-                .is_err()
-            {
+            if self.durable.wait(&first.answer.after).await.is_err() {
                 return WriteEnd::JournalClosed;
             }
             self.batch.add(first);
@@ -157,7 +151,7 @@ impl Writer {
             let Ok(queued) = self.queue.try_recv() else {
                 return None;
             };
-            if queued.answer.after > *self.durable.borrow() {
+            if !self.durable.covers(&queued.answer.after) {
                 return Some(queued);
             }
             self.batch.add(queued);

@@ -23,7 +23,7 @@ use crate::partition::{Bounds, Partition};
 use crate::protocol::error::ErrorCode;
 use crate::protocol::fetch_response::{self, FetchPartition, FetchResponseData, FetchTopic};
 use crate::protocol::header::Header;
-use crate::types::{Offset, Position};
+use crate::types::{Offset, Places};
 
 pub mod session;
 
@@ -97,7 +97,7 @@ pub async fn handle(
     let (session_id, parts) = tell(&context, parts).await;
     let data = FetchResponseData { session_id, topics: by_topic(parts), ..Default::default() };
     let frame = fetch_response::encode(header.correlation_id, header.version, &data)?;
-    Ok(Answer { hold: Some(Box::new(hold)), ..Answer::new(frame, Position(0)) })
+    Ok(Answer { hold: Some(Box::new(hold)), ..Answer::new(frame, Places::default()) })
 }
 
 /// Reads, and takes the answer's share of the budget for answers. While readers that do not keep
@@ -156,7 +156,7 @@ fn unknown_isolation(header: &Header, request: &FetchRequest) -> Result<Answer, 
         data.topics = by_topic(keys.map(|key| unread(key, error)).collect());
     }
     let frame = fetch_response::encode(header.correlation_id, header.version, &data)?;
-    Ok(Answer::new(frame, Position(0)))
+    Ok(Answer::new(frame, Places::default()))
 }
 
 fn limits(cx: &Connection, request: &FetchRequest) -> Limits {
@@ -215,7 +215,7 @@ fn session_request(cx: &Connection, header: &Header, request: FetchRequest) -> S
 fn whole_error(header: &Header, code: ErrorCode) -> Result<Answer, CloseReason> {
     let data = FetchResponseData { error_code: code.code(), ..Default::default() };
     let frame = fetch_response::encode(header.correlation_id, header.version, &data)?;
-    Ok(Answer::new(frame, Position(0)))
+    Ok(Answer::new(frame, Places::default()))
 }
 
 /// Reads, and if that is less than was asked for waits for more or for the time to be over.

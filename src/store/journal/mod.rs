@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::types::{PartitionKey, Position};
 
 mod core;
+mod durable;
 mod file;
 mod files;
 mod group;
@@ -27,6 +28,7 @@ pub(crate) mod stepped;
 #[cfg(test)]
 mod tests;
 
+pub use durable::{Durable, Ended};
 pub use file::FileJournal;
 pub use open::Opened;
 pub use options::{JournalError, JournalOptions, JournalStats, ReplaySummary, SyncPolicy};
