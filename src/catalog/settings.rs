@@ -28,6 +28,15 @@ pub enum Compression {
     Zstd(i32),
 }
 
+/// Bytes a second that each shard of a topic may carry; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardLimits {
+    /// Of batches taken in.
+    pub write: u64,
+    /// Of batches given out.
+    pub read: u64,
+}
+
 /// The values in force for a topic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicSettings {
@@ -63,6 +72,8 @@ pub struct TopicSettings {
     pub min_cleanable_ratio: f64,
     /// Shards that a topic is born with.
     pub shard_count: u32,
+    /// Bytes a second that each shard takes in and gives out.
+    pub shard_limits: ShardLimits,
 }
 
 impl TopicSettings {
@@ -92,6 +103,10 @@ impl TopicSettings {
             max_compaction_lag_ms: values.long("max.compaction.lag.ms"),
             min_cleanable_ratio: values.parsed("min.cleanable.dirty.ratio").unwrap_or(0.5),
             shard_count: values.size("shard.count").max(1),
+            shard_limits: ShardLimits {
+                write: values.rate("shard.write.bytes.per.second"),
+                read: values.rate("shard.read.bytes.per.second"),
+            },
         }
     }
 }
@@ -114,6 +129,10 @@ impl Values<'_> {
             .parse()
             .ok()
             .or_else(|| default()?.parse().ok())
+    }
+
+    fn rate(&self, name: &str) -> u64 {
+        u64::try_from(self.long(name)).unwrap_or(0)
     }
 
     fn long(&self, name: &str) -> i64 {

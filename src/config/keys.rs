@@ -358,6 +358,27 @@ static TOPICS: &[Key] = &[
         },
     ),
     honoured(
+        "shard.write.bytes.per.second",
+        "0",
+        "Topic default: bytes a second that each shard takes in, 0 for any",
+        topic_default,
+    ),
+    honoured(
+        "shard.read.bytes.per.second",
+        "0",
+        "Topic default: bytes a second that each shard gives out, 0 for any",
+        topic_default,
+    ),
+    honoured(
+        "shard.limits.preset",
+        "none",
+        "sls: each shard takes in 5 MB/s and gives out 10 MB/s, where nothing else is set",
+        |_, raw| match raw.value.trim() {
+            "none" | "sls" => Ok(()),
+            _ => Err(raw.error("none or sls is allowed")),
+        },
+    ),
+    honoured(
         "max.partitions.per.topic",
         "100000",
         "Most partitions that one topic may have",

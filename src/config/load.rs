@@ -74,7 +74,8 @@ type Settings = BTreeMap<String, (String, String)>;
 
 /// Reads and checks everything. The first thing that is wrong ends it.
 pub fn load(source: &Source) -> Result<Loaded, ConfigError> {
-    let settings = collect(source)?;
+    let mut settings = collect(source)?;
+    fill_preset(&mut settings);
     let mut config = Config::defaults();
     let mut warnings = Vec::new();
     apply_in_order(&mut config, &settings)?;
@@ -121,6 +122,24 @@ fn collect(source: &Source) -> Result<Settings, ConfigError> {
         settings.insert(key.to_owned(), (value.to_owned(), "--set".to_owned()));
     }
     Ok(settings)
+}
+
+/// `shard.limits.preset=sls` stands for the limits of a shard of Alibaba Cloud's SLS: 5 MB/s in and
+/// 10 MB/s out. A limit that is set itself counts before it.
+fn fill_preset(settings: &mut Settings) {
+    const PRESET: &str = "shard.limits.preset";
+    if settings
+        .get(PRESET)
+        .is_some_and(|(value, _)| value == "sls")
+    {
+        for (key, value) in [
+            ("shard.write.bytes.per.second", "5242880"),
+            ("shard.read.bytes.per.second", "10485760"),
+        ] {
+            let preset = || (value.to_owned(), format!("{PRESET}=sls"));
+            settings.entry(key.to_owned()).or_insert_with(preset);
+        }
+    }
 }
 
 fn read_file(path: &Path, settings: &mut Settings) -> Result<(), ConfigError> {
@@ -529,4 +548,39 @@ log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 group.initial.rebalance.delay.ms=0
 ";
+
+    #[test]
+    fn a_preset_fills_in_the_limits_that_are_not_set() {
+        let of = |set: &[&str]| {
+            let set = set.iter().map(|s| (*s).to_owned()).collect();
+            let loaded = load(&Source {
+                set,
+                ..Source::default()
+            })
+            .unwrap();
+            let value = |key: &str| loaded.config.properties.get(key).cloned();
+            (
+                value("shard.write.bytes.per.second"),
+                value("shard.read.bytes.per.second"),
+            )
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of(&[]), (None, None));
+        assert_eq!(
+            of(&["shard.limits.preset=sls"]),
+            (some("5242880"), some("10485760"))
+        );
+        assert_eq!(
+            of(&["shard.limits.preset=sls", "shard.read.bytes.per.second=7"]),
+            (some("5242880"), some("7"))
+        );
+        let wrong = vec!["shard.limits.preset=fast".to_owned()];
+        assert!(
+            load(&Source {
+                set: wrong,
+                ..Source::default()
+            })
+            .is_err()
+        );
+    }
 }

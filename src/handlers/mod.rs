@@ -6,6 +6,7 @@
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kafka_protocol::messages::ApiKey;
@@ -83,6 +84,8 @@ pub struct Answer {
     pub after: Places,
     /// Close the connection once it is sent.
     pub close: bool,
+    /// The connection's next request is read so much later.
+    pub pause: Duration,
     /// Kept until the frame is written: budget shares, pins on segment files.
     pub hold: Option<Box<dyn Any + Send>>,
 }
@@ -94,6 +97,7 @@ impl Answer {
             frame: Some(frame),
             after: after.into(),
             close: false,
+            pause: Duration::ZERO,
             hold: None,
         }
     }
@@ -286,6 +290,11 @@ async fn decoded_share(cx: &Connection, bytes: usize) -> Permit {
         true => Permit::empty(),
         false => cx.decoded.acquire(bytes as u64).await,
     }
+}
+
+/// A pause as answers name it, in milliseconds.
+fn throttle_time(pause: Duration) -> i32 {
+    i32::try_from(pause.as_millis()).unwrap_or(i32::MAX)
 }
 
 fn note_client(cx: &Connection, header: &Header) {

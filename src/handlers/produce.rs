@@ -7,6 +7,7 @@
 //! - A transactional producer is refused until transactions exist.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kafka_protocol::messages::ProduceRequest;
@@ -18,8 +19,9 @@ use kafka_protocol::protocol::StrBytes;
 
 use crate::catalog::settings::{Compression, TimestampType, TopicSettings};
 use crate::catalog::Topic;
-use crate::handlers::{Answer, CloseReason, Connection};
+use crate::handlers::{Answer, CloseReason, Connection, throttle_time};
 use crate::partition::directory::Room;
+use crate::partition::load::Traffic;
 use crate::partition::registry::ENTRY_OVERHEAD;
 use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Partition, Prepared, Refused};
@@ -121,7 +123,7 @@ pub async fn handle(
             checked.push((response, partitions));
         }
     }
-    let (responses, after, failed) = append(cx, checked).await;
+    let Outcome { responses, after, failed, pause } = append(cx, checked).await;
     if request.acks == 0 {
         if failed {
             return Err(CloseReason::Refused(
@@ -129,12 +131,26 @@ pub async fn handle(
                  only way to tell the client",
             ));
         }
-        return Ok(Answer::none());
+        return Ok(Answer { pause, ..Answer::none() });
     }
-    let response = ProduceResponse::default().with_responses(responses);
+    let response = ProduceResponse::default()
+        .with_responses(responses)
+        .with_throttle_time_ms(throttle_time(pause));
     let frame =
         encode_response(header.correlation_id, header.row.api, header.version, &response)?;
-    Ok(Answer::new(frame, after))
+    Ok(Answer { pause, ..Answer::new(frame, after) })
+}
+
+/// What came of a request.
+#[derive(Default)]
+struct Outcome {
+    responses: Vec<TopicProduceResponse>,
+    /// The answer may leave when this is durable.
+    after: Position,
+    /// Something was refused.
+    failed: bool,
+    /// How long the client is to pause.
+    pause: Duration,
 }
 
 /// Whether any part of the request belongs to a transaction; then all of it is refused.
@@ -152,7 +168,7 @@ fn is_transactional(request: &ProduceRequest) -> bool {
 async fn append(
     cx: &Connection,
     checked: Vec<(TopicProduceResponse, Vec<Checked>)>,
-) -> (Vec<TopicProduceResponse>, Position, bool) {
+) -> Outcome {
     let bytes = checked
         .iter()
         .flat_map(|(_, partitions)| partitions)
@@ -160,26 +176,26 @@ async fn append(
         .map(|(_, batch)| batch.payload.len() + ENTRY_OVERHEAD)
         .sum();
     let mut room = cx.broker.partitions.first().room(bytes).await;
-    let (mut after, mut failed) = (Position(0), false);
-    let mut responses = Vec::with_capacity(checked.len());
+    let mut all = Outcome::default();
     for (mut response, partitions) in checked {
         for (index, outcome) in partitions {
             let outcome = outcome
                 .and_then(|(partition, batch)| append_one(cx, &partition, batch, room.as_mut()));
             match outcome {
-                Ok((partition, position)) => {
-                    after = after.max(position);
+                Ok((partition, position, pause)) => {
+                    all.after = all.after.max(position);
+                    all.pause = all.pause.max(pause);
                     response.partition_responses.push(partition.with_index(index));
                 }
                 Err(refusal) => {
-                    failed = true;
+                    all.failed = true;
                     response.partition_responses.push(refused(index, refusal));
                 }
             }
         }
-        responses.push(response);
+        all.responses.push(response);
     }
-    (responses, after, failed)
+    all
 }
 
 fn append_one(
@@ -187,7 +203,7 @@ fn append_one(
     partition: &Partition,
     batch: Prepared,
     room: Option<&mut Room>,
-) -> Result<(PartitionProduceResponse, Position), Refusal> {
+) -> Result<(PartitionProduceResponse, Position, Duration), Refusal> {
     if !cx.broker.partitions.is_writable() {
         return Err(Refusal::new(
             ErrorCode::KafkaStorageError,
@@ -195,6 +211,7 @@ fn append_one(
         ));
     }
     let metrics = &cx.broker.metrics;
+    let traffic = Traffic::written(batch.payload.len(), batch.last_offset_delta as u64 + 1);
     metrics.produced_batches.inc();
     metrics.produced_records.inc_by(batch.last_offset_delta as u64 + 1);
     metrics.produced_bytes.inc_by(batch.payload.len() as u64);
@@ -206,7 +223,11 @@ fn append_one(
         .with_base_offset(appended.base_offset)
         .with_log_append_time_ms(appended.log_append_time_ms)
         .with_log_start_offset(appended.log_start);
-    Ok((response, appended.position))
+    let pause = match appended.duplicate {
+        true => Duration::ZERO,
+        false => cx.broker.partitions.count(partition, traffic),
+    };
+    Ok((response, appended.position, pause))
 }
 
 fn refused(index: i32, refusal: Refusal) -> PartitionProduceResponse {

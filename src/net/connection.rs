@@ -145,6 +145,7 @@ impl<S: Session> Reader<'_, S> {
             api: frame.row.name,
         };
         let answer = self.handle(frame).await?;
+        let pause = answer.pause;
         let histogram = self
             .shared
             .metrics
@@ -164,7 +165,20 @@ impl<S: Session> Reader<'_, S> {
             .await
             .map_err(|_| End::Write(WriteEnd::Done))?;
         self.queued += 1;
-        Ok(())
+        self.pause(pause).await
+    }
+
+    /// Reads nothing for a while: how a limit that the client went over is kept to, as by Kafka's
+    /// quotas.
+    async fn pause(&mut self, pause: Duration) -> Result<(), End> {
+        if pause.is_zero() {
+            return Ok(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => Ok(()),
+            _ = self.phase.wait_for(|phase| *phase != Phase::Serve) => Err(End::Drained),
+            () = self.frames.gone() => Err(End::Gone),
+        }
     }
 
     /// Anything but a Produce sees what came before it on this connection, as in Kafka, where a

@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::partition::load::{Rates, Traffic};
 use crate::partition::shard::{FileList, Shard};
 use crate::partition::tail::{Tail, TailBatch};
 use crate::partition::waiters::Waiter;
@@ -19,6 +20,7 @@ pub struct Partition {
     pub topic_id: TopicId,
     route: ArcSwap<Shard>,
     visible: Mutex<Visible>,
+    load: Mutex<Rates>,
 }
 
 #[derive(Default)]
@@ -80,6 +82,7 @@ impl Partition {
             topic_id,
             route: ArcSwap::new(shard),
             visible: Mutex::new(visible),
+            load: Mutex::default(),
         }
     }
 
@@ -91,6 +94,16 @@ impl Partition {
     /// The borders, taken together.
     pub fn bounds(&self) -> Bounds {
         self.visible.lock().bounds()
+    }
+
+    /// Counts traffic.
+    pub fn count(&self, traffic: Traffic, now_ms: i64) {
+        self.load.lock().add(traffic, now_ms);
+    }
+
+    /// What it carries a second, averaged over about the last minute.
+    pub fn load(&self, now_ms: i64) -> Traffic {
+        self.load.lock().at(now_ms)
     }
 
     /// Whether the topic's deletion is durable.

@@ -10,6 +10,7 @@ pub mod entries;
 mod figures;
 mod flush;
 mod gate;
+pub mod load;
 pub mod log;
 pub mod maintenance;
 mod merge;

@@ -7,10 +7,12 @@ use std::time::Duration;
 use dashmap::DashMap;
 
 use crate::budget::Budget;
+use crate::catalog::settings::ShardLimits;
 use crate::catalog::{Catalog, Topic};
 use crate::clock::Clock;
 use crate::partition::directory::{Directory, Room};
 use crate::partition::entries::encode_log_start;
+use crate::partition::load::Traffic;
 use crate::partition::log::{Bounds, Partition};
 use crate::partition::recovery::Fatal;
 use crate::partition::shard::{Appended, Now, PartitionSequence, Prepared, Refused, Shard};
@@ -134,6 +136,17 @@ impl Registry {
             home.give_back(u64::from(bytes));
         }
         result
+    }
+
+    /// Counts what was written to or read from a partition; whoever did is to pause for so long,
+    /// so that the limits of its shard hold.
+    pub fn count(&self, partition: &Partition, traffic: Traffic) -> Duration {
+        let now = self.now().steady_ms;
+        partition.count(traffic, now);
+        let image = self.catalog.peek();
+        let topic = image.topic_by_no(partition.key.topic);
+        let limits = topic.map_or_else(ShardLimits::default, |topic| topic.settings.shard_limits);
+        partition.shard().count(traffic, limits, now)
     }
 
     pub(super) fn now(&self) -> Now {

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::catalog::settings::ShardLimits;
 use crate::partition::directory::Directory;
+use crate::partition::load::{Flow, Traffic};
 use crate::partition::producer_state::{Claim, Producers, Verdict, WindowBatch};
 use crate::protocol::batch::{self, BatchInfo, BatchView, Patch, Stamp};
 use crate::store::journal::{Entry, EntryKind, Fill, Journal};
@@ -40,6 +43,7 @@ pub struct Shard {
     pub home: Arc<Directory>,
     sequencing: Mutex<Sequencing>,
     files: ArcSwap<FileList>,
+    flow: Mutex<Flow>,
 }
 
 /// What the shard's lock protects.
@@ -146,6 +150,7 @@ impl Shard {
             home,
             sequencing: Mutex::default(),
             files: ArcSwap::default(),
+            flow: Mutex::default(),
         }
     }
 
@@ -158,6 +163,17 @@ impl Shard {
     /// order of its journal; `change` is called again when two of them meet.
     pub fn change_files(&self, change: impl Fn(&FileList) -> FileList) {
         self.files.rcu(|files| change(files));
+    }
+
+    /// Counts traffic against the shard's limits; whoever sent or fetched it is to pause for so
+    /// long.
+    pub fn count(&self, traffic: Traffic, limits: ShardLimits, now_ms: i64) -> Duration {
+        self.flow.lock().count(traffic, limits, now_ms)
+    }
+
+    /// The most of each kind of traffic in one second of the last minute.
+    pub fn busiest_second(&self, now_ms: i64) -> Traffic {
+        self.flow.lock().busiest(now_ms)
     }
 
     /// Adds a partition, at its start or as a checkpoint kept it.

@@ -6,6 +6,7 @@
 
 mod growth;
 mod layout;
+pub mod partitioner;
 mod range;
 mod reshape;
 

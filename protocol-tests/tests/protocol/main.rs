@@ -7,6 +7,7 @@ mod fetch;
 mod golden;
 mod groups;
 mod kills;
+mod limits;
 mod listeners;
 mod offsets;
 mod open_files;

@@ -16,7 +16,8 @@ use uuid::Uuid;
 
 use crate::budget::Permit;
 use crate::handlers::list_offsets::check_epoch;
-use crate::handlers::{Answer, CloseReason, Connection};
+use crate::handlers::{Answer, CloseReason, Connection, throttle_time};
+use crate::partition::load::Traffic;
 use crate::partition::read::ReadFailure;
 use crate::partition::waiters::Waiter;
 use crate::partition::{Bounds, Partition};
@@ -94,10 +95,26 @@ pub async fn handle(
         None => within_budget(cx, &wanted, limits).await,
     };
     cx.broker.metrics.fetched_bytes.inc_by(total_bytes(&parts) as u64);
+    let pause = count(cx, &parts);
     let (session_id, parts) = tell(&context, parts).await;
-    let data = FetchResponseData { session_id, topics: by_topic(parts), ..Default::default() };
+    let data = FetchResponseData {
+        throttle_time_ms: throttle_time(pause),
+        session_id,
+        topics: by_topic(parts),
+        ..Default::default()
+    };
     let frame = fetch_response::encode(header.correlation_id, header.version, &data)?;
-    Ok(Answer { hold: Some(Box::new(hold)), ..Answer::new(frame, Places::default()) })
+    Ok(Answer { hold: Some(Box::new(hold)), pause, ..Answer::new(frame, Places::default()) })
+}
+
+/// Counts what is given out; the client is to pause for so long.
+fn count(cx: &Connection, parts: &[Part]) -> Duration {
+    let read = parts.iter().filter(|part| part.bytes > 0);
+    let pauses = read.filter_map(|part| {
+        let partition = resolve(cx, &part.key).ok()?;
+        Some(cx.broker.partitions.count(&partition, Traffic::read(part.bytes)))
+    });
+    pauses.max().unwrap_or_default()
 }
 
 /// Reads, and takes the answer's share of the budget for answers. While readers that do not keep
