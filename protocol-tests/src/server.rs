@@ -1,7 +1,7 @@
 //! A server process of our own: started on a free port, killed, started again on the same data.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -205,6 +205,36 @@ impl Server {
                     .ok()
             })
             .unwrap_or(0)
+    }
+
+    /// What the admin port answers to a GET: the status and the body. Needs `admin.port` among the
+    /// settings.
+    pub fn http(&self, path: &str) -> (u16, String) {
+        let port = self.settings.iter().rev();
+        let port = port.filter_map(|setting| setting.strip_prefix("admin.port="));
+        let port = port.last().expect("admin.port is set");
+        let address = format!("127.0.0.1:{port}");
+        let mut socket = TcpStream::connect(&address).expect("the admin port");
+        write!(
+            socket,
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+        )
+        .expect("send");
+        let mut text = String::new();
+        socket.read_to_string(&mut text).expect("an answer");
+        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let body = text.split_once("\r\n\r\n").map_or("", |parts| parts.1);
+        (status.expect("a status"), body.to_owned())
+    }
+
+    /// One of the server's metrics, without the prefix.
+    pub fn metric(&self, name: &str) -> f64 {
+        let (_, text) = self.http("/metrics");
+        let line = text.lines().find_map(|line| {
+            let rest = line.strip_prefix("shardgate_")?.strip_prefix(name)?;
+            rest.strip_prefix(' ')?.parse().ok()
+        });
+        line.unwrap_or_else(|| panic!("no metric {name}"))
     }
 
     /// What `shardgate verify` says about the data directory of a server that does not run: its

@@ -4,8 +4,7 @@
 //! a position of its own, which may be newer: replay applies an entry to a partition only if it
 //! lies behind that.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hasher};
+use std::collections::BTreeMap;
 use std::io;
 
 use bytes::{Buf, BufMut, Bytes};
@@ -149,20 +148,11 @@ pub struct LoadedSections {
     pub partitions: BTreeMap<PartitionKey, PartitionSequence>,
 }
 
-/// Tells sections apart. A section taken for unchanged is lost once the journal is trimmed, so 32
-/// bits would be too few.
-fn digest(section: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(section);
-    hasher.finish()
-}
-
-/// Which partition is in which section file, and what was written last.
+/// Which partition is in which section file.
 #[derive(Default)]
 pub struct Checkpointer {
     slot_of: BTreeMap<PartitionKey, u32>,
     used: BTreeMap<u32, usize>,
-    written: BTreeMap<u32, u64>,
     /// How far the newest checkpoint's segment files reach.
     flushed: Position,
 }
@@ -179,7 +169,6 @@ impl Checkpointer {
         };
         let mut loaded = LoadedSections::default();
         for (slot, bytes) in sections {
-            checkpointer.written.insert(slot, digest(&bytes));
             if slot >= FIRST_CATALOG_SLOT {
                 loaded.catalog.push(bytes);
                 continue;
@@ -212,13 +201,12 @@ impl Checkpointer {
         }
     }
 
-    /// Encodes all sections and returns those that differ from what was written, and the slots
-    /// that are empty now.
+    /// Encodes all sections, ascending by slot.
     fn sections(
         &mut self,
         image: &Image,
         partitions: &BTreeMap<PartitionKey, PartitionSequence>,
-    ) -> (Vec<(u32, Bytes)>, Vec<u32>) {
+    ) -> Vec<(u32, Bytes)> {
         let gone: Vec<_> = self
             .slot_of
             .keys()
@@ -246,22 +234,12 @@ impl Checkpointer {
             put_partition(out, *key, sequence);
         }
         self.used.retain(|_, used| *used > 0);
-        let mut all: BTreeMap<u32, Bytes> = by_slot
+        let partitions = by_slot
             .into_iter()
-            .map(|(slot, bytes)| (slot, bytes.into()))
-            .collect();
-        all.extend((FIRST_CATALOG_SLOT..).zip(image.encode()));
-        let removed: BTreeSet<u32> = self
-            .written
-            .keys()
-            .filter(|slot| !all.contains_key(slot))
-            .copied()
-            .collect();
-        let changed = all
-            .into_iter()
-            .filter(|(slot, bytes)| self.written.get(slot) != Some(&digest(bytes)))
-            .collect();
-        (changed, removed.into_iter().collect())
+            .map(|(slot, bytes)| (slot, Bytes::from(bytes)));
+        partitions
+            .chain((FIRST_CATALOG_SLOT..).zip(image.encode()))
+            .collect()
     }
 }
 
@@ -290,15 +268,12 @@ impl Registry {
             return Err(io::Error::other("the journal has ended"));
         }
         directory.sync_journal()?;
-        let (changed, removed) = checkpointer.sections(&image, &partitions);
-        let digests: Vec<_> = changed.iter().map(|(s, b)| (*s, digest(b))).collect();
+        let sections = checkpointer.sections(&image, &partitions);
         let flushed = root.flushed;
-        store.publish(captured, root.encode(), changed, &removed)?;
+        let published = store.publish(captured, root.encode(), &sections);
+        directory.figures.note_checkpoints(store);
+        published?;
         Figures::add(&directory.figures.checkpoints, 1);
-        checkpointer.written.extend(digests);
-        for slot in removed {
-            checkpointer.written.remove(&slot);
-        }
         // Recovery may have to fall back to the older root, and then needs all that its files lack.
         let older_flushed = std::mem::replace(&mut checkpointer.flushed, flushed);
         if let Some(journal) = directory.journal() {
@@ -367,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_come_back_as_written_and_only_changes_are_written_again() {
+    fn partitions_come_back_as_written_each_in_its_section() {
         let mut partitions = BTreeMap::new();
         for index in 0..2500 {
             let key = PartitionKey {
@@ -376,15 +351,15 @@ mod tests {
             };
             partitions.insert(key, sequence(i64::from(index), i64::from(index % 3)));
         }
+        let image = Image::empty(Environment::default());
         let mut first = Checkpointer::default();
-        let (changed, removed) = first.sections(&Image::empty(Environment::default()), &partitions);
-        assert!(removed.is_empty());
-        let sections = changed
-            .iter()
-            .filter(|(slot, _)| *slot < FIRST_CATALOG_SLOT)
-            .count();
-        assert_eq!(sections, 3, "2500 partitions fill three files");
-        let (mut again, loaded) = Checkpointer::load(&Root::default(), changed).unwrap();
+        let sections = first.sections(&image, &partitions);
+        let of_partitions = |sections: &[(u32, Bytes)]| {
+            let slots = sections.iter().map(|(slot, _)| *slot);
+            slots.filter(|slot| *slot < FIRST_CATALOG_SLOT).count()
+        };
+        assert_eq!(of_partitions(&sections), 3, "2500 partitions fill three");
+        let (mut again, loaded) = Checkpointer::load(&Root::default(), sections.clone()).unwrap();
         assert_eq!(loaded.partitions, partitions);
 
         let key = PartitionKey {
@@ -392,16 +367,12 @@ mod tests {
             index: 2000,
         };
         partitions.insert(key, sequence(9999, 0));
-        let (changed, _) = again.sections(&Image::empty(Environment::default()), &partitions);
-        assert_eq!(
-            changed.len(),
-            1,
-            "one partition changed, one file is written"
-        );
+        let changed = again.sections(&image, &partitions);
+        let differ = sections.iter().zip(&changed).filter(|(a, b)| a != b);
+        assert_eq!(differ.count(), 1, "a change stays within its section");
 
         partitions.clear();
-        let (_, removed) = again.sections(&Image::empty(Environment::default()), &partitions);
-        assert_eq!(removed.len(), 3);
+        assert_eq!(of_partitions(&again.sections(&image, &partitions)), 0);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::metrics::{Metrics, SampleKind};
 use crate::partition::directory::Directory;
 use crate::partition::recovery::OpenedDirectory;
 use crate::partition::registry::Registry;
+use crate::store::checkpoint::CheckpointStore;
 use crate::store::journal::JournalStats;
 
 /// Counters of the background work.
@@ -22,6 +23,10 @@ pub(super) struct Figures {
     pub(super) merged_bytes: AtomicU64,
     /// Checkpoints written.
     pub(super) checkpoints: AtomicU64,
+    /// Bytes written for them.
+    pub(super) checkpoint_bytes: AtomicU64,
+    /// Damaged files met while a checkpoint was read or written.
+    pub(super) damaged_checkpoints: AtomicU64,
     /// Segment files deleted.
     pub(super) deleted_files: AtomicU64,
     /// Rounds of background work that failed.
@@ -31,6 +36,14 @@ pub(super) struct Figures {
 impl Figures {
     pub(super) fn add(counter: &AtomicU64, by: u64) {
         counter.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Takes over what a checkpoint store counts by itself.
+    pub(super) fn note_checkpoints(&self, store: &CheckpointStore) {
+        self.checkpoint_bytes
+            .store(store.written_bytes(), Ordering::Relaxed);
+        self.damaged_checkpoints
+            .store(store.damaged_files(), Ordering::Relaxed);
     }
 }
 
@@ -70,7 +83,7 @@ const OF_REGISTRY: [OfRegistry; 3] = [
     ),
 ];
 
-const OF_DIRECTORY: [OfDirectory; 13] = [
+const OF_DIRECTORY: [OfDirectory; 15] = [
     (
         "writable",
         "1 while client writes are taken, 0 while the disk is nearly full",
@@ -125,6 +138,18 @@ const OF_DIRECTORY: [OfDirectory; 13] = [
     ("checkpoints", "Checkpoints written", COUNTER, |d| {
         read(&d.figures.checkpoints)
     }),
+    (
+        "checkpoint_bytes",
+        "Bytes written for checkpoints",
+        COUNTER,
+        |d| read(&d.figures.checkpoint_bytes),
+    ),
+    (
+        "checkpoint_files_damaged",
+        "Damaged checkpoint files met; another one was used",
+        COUNTER,
+        |d| read(&d.figures.damaged_checkpoints),
+    ),
     (
         "segment_files_deleted",
         "Segment files deleted",

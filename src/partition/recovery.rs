@@ -13,8 +13,8 @@ use crate::partition::log::{Bounds, Partition};
 use crate::partition::registry::{Registry, RegistryOptions};
 use crate::partition::shard::SegmentFile;
 use crate::store::backend::Disk;
-use crate::store::checkpoint::{CheckpointStore, Loaded};
-use crate::store::journal::{self, FileJournal, JournalOptions};
+use crate::store::checkpoint::{CheckpointError, CheckpointStore, Loaded};
+use crate::store::journal::{self, FileJournal, JournalError, JournalOptions};
 use crate::store::segment::{ReadError, SegmentMeta, SegmentStore};
 use crate::types::{DirectoryNo, PartitionKey, Position};
 
@@ -147,13 +147,19 @@ pub(crate) fn recover(
     let replay = Replay {
         captured: start.captured,
     };
-    opened
-        .replay(
-            start.root.flushed.min(start.captured),
-            &mut |group| registry.take_in(&directory, group, Some(replay)),
-            progress,
-        )
-        .map_err(|e| e.to_string())?;
+    let replayed = opened.replay(
+        start.root.flushed.min(start.captured),
+        &mut |group| registry.take_in(&directory, group, Some(replay)),
+        progress,
+    );
+    match replayed {
+        // Nothing else than a checkpoint holds what was trimmed.
+        Err(JournalError::Missing { .. }) if !checkpoints.damage().is_empty() => {
+            return Err(CheckpointError::Damaged(checkpoints.damage().join("; ")).to_string());
+        }
+        other => other.map_err(|e| e.to_string())?,
+    };
+    directory.figures.note_checkpoints(&checkpoints);
     registry.finish_recovery(&directory)?;
     Ok(Recovered {
         registry,

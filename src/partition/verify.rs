@@ -24,8 +24,8 @@ use crate::types::{FileId, Offset, PartitionKey};
 const RESTORE: &str = "stop the server and put the file back from a copy of this directory";
 const JOURNAL_ADVICE: &str = "a start is refused or stops there; restore the whole directory from \
      a copy, or accept the loss of everything from there on with journal.truncate.corruption=true";
-const CHECKPOINT_ADVICE: &str = "a start uses the other checkpoint and the journal, unless both name the file (a note says so \
-     then); check the device, then start the server: the next checkpoint replaces the damaged one";
+const CHECKPOINT_ADVICE: &str = "nothing is lost: a start uses the other checkpoint and the journal (a note says so if it \
+     cannot); check the device, then start the server: the next checkpoints replace the damaged one";
 const SEGMENT_ADVICE: &str = "these offsets answer KAFKA_STORAGE_ERROR, all others are served; put the file back from a \
      copy, or delete the records up to there (kafka-delete-records) to go on without them";
 const REPORT_ADVICE: &str = "keep a copy of the directory and report it";

@@ -13,6 +13,7 @@ use crate::partition::read::ReadFailure;
 use crate::protocol::batch::Batches;
 use crate::store::backend::Disk;
 use crate::store::backend::memory::MemoryDisk;
+use crate::store::checkpoint::CheckpointStore;
 use crate::types::{FileId, Offset, PartitionKey, Position};
 
 /// What readers see at any moment: durable state, all of it, and nothing else.
@@ -194,6 +195,12 @@ pub(super) fn check_copy(world: &World, store: &Store, damaged: bool) -> usize {
     let mut model = world.model.clone();
     model.restart(store.last);
     whole(store, &model.durable, damaged)
+}
+
+/// Whether no file of the checkpoint is damaged.
+pub(super) fn checkpoint_is_sound(disk: &MemoryDisk) -> bool {
+    let found = CheckpointStore::verify(Arc::new(disk.clone())).expect("it can be read");
+    found.damage.is_empty()
 }
 
 /// The segment files on a disk.

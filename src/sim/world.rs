@@ -107,6 +107,8 @@ pub(super) struct World {
     pub(super) calm: bool,
     /// This process started from the older root of its checkpoint.
     pub(super) went_back: bool,
+    /// One start in so many finds a file of the checkpoint damaged.
+    pub(super) damaged_starts: u64,
     /// Background jobs run alone.
     pub(super) alone: bool,
     pub(super) stuck: Option<Stuck>,
@@ -137,6 +139,7 @@ impl World {
             in_background: false,
             in_merge: false,
             went_back: false,
+            damaged_starts: 4,
             last_end: None,
             calm: false,
             alone: false,
@@ -352,11 +355,7 @@ impl World {
             match opened {
                 Ok(store) if self.disk.is_on() => {
                     self.disk.faults.clear();
-                    self.went_back = flipped.as_ref().is_some_and(|flip| flip.newest_root);
-                    // Damage that no start meets would add up until nothing is left to go by.
-                    if let Some(flip) = flipped.filter(|flip| !flip.newest_root) {
-                        self.disk.memory.flip(&flip.name, flip.at, flip.mask);
-                    }
+                    self.went_back |= flipped.is_some_and(|flip| flip.newest_root);
                     return store;
                 }
                 Err(_) if self.disk.is_on() && self.disk.faults.hits() > 0 => {
@@ -366,12 +365,6 @@ impl World {
                     if let Some(flip) = flipped {
                         left.flip(&flip.name, flip.at, flip.mask);
                     }
-                }
-                Err(_) if self.disk.is_on() && flipped.is_some() => {
-                    // Both roots may name the same section.
-                    left = self.disk.memory.kill();
-                    let flip = flipped.expect("just looked at");
-                    left.flip(&flip.name, flip.at, flip.mask);
                 }
                 Err(_) if self.disk.is_on() && self.full_for.is_some() => {
                     // A journal without any file needs room for one.
@@ -392,9 +385,9 @@ impl World {
         }
     }
 
-    /// Damages a file of the checkpoint, now and then.
+    /// Damages a file of the checkpoint, now and then: one at a time, as two may be too many.
     fn flip_checkpoint(&mut self, disk: &MemoryDisk) -> Option<Flip> {
-        if !self.random.one_in(4) {
+        if !self.random.one_in(self.damaged_starts) || !check::checkpoint_is_sound(disk) {
             return None;
         }
         let mut names = disk.names();

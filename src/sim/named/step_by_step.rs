@@ -9,7 +9,7 @@ use crate::sim::store::Options;
 /// Far more operations than one round of background work has.
 const MOST: u64 = 400;
 
-fn end_at(operation: u64, end: End) -> bool {
+fn end_at(operation: u64, end: End, damaged_starts: u64) -> bool {
     let options = Options {
         checkpoint_bytes: 1,
         ..Options::default()
@@ -28,6 +28,7 @@ fn end_at(operation: u64, end: End) -> bool {
         }
     }
     scene.world(|world| {
+        world.damaged_starts = damaged_starts;
         world.clock.advance(std::time::Duration::from_secs(5));
         world.disk.end_after(operation, end);
     });
@@ -50,13 +51,20 @@ fn end_at(operation: u64, end: End) -> bool {
 
 #[test]
 fn a_power_loss_at_each_step_of_background_work_takes_nothing_away() {
-    let steps = (0..MOST).take_while(|at| end_at(*at, End::PowerLoss));
+    let steps = (0..MOST).take_while(|at| end_at(*at, End::PowerLoss, 4));
     let steps = steps.count() as u64;
     assert!((20..MOST).contains(&steps), "{steps} steps");
 }
 
 #[test]
 fn a_kill_at_each_step_of_background_work_takes_nothing_away() {
-    let steps = (0..MOST).take_while(|at| end_at(*at, End::Kill)).count() as u64;
+    let steps = (0..MOST).take_while(|at| end_at(*at, End::Kill, 4)).count() as u64;
+    assert!((20..MOST).contains(&steps), "{steps} steps");
+}
+
+#[test]
+fn a_power_loss_at_each_step_and_a_damaged_checkpoint_file_take_nothing_away() {
+    let steps = (0..MOST).take_while(|at| end_at(*at, End::PowerLoss, 1));
+    let steps = steps.count() as u64;
     assert!((20..MOST).contains(&steps), "{steps} steps");
 }

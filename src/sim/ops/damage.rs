@@ -9,6 +9,7 @@ pub(super) fn run(world: &mut World) {
     let copy = world.disk.memory.kill();
     copy.set_capacity(None);
     let names = copy.names();
+    let was_sound = check::checkpoint_is_sound(&copy);
     let Some(name) = world.random.pick(&names).cloned() else {
         return;
     };
@@ -47,6 +48,10 @@ pub(super) fn run(world: &mut World) {
             assert!(
                 !name.starts_with("segments"),
                 "damage in {name} keeps the store from opening: {reason}"
+            );
+            assert!(
+                !name.starts_with("checkpoint") || !was_sound,
+                "one damaged file, {name}, keeps the store from opening: {reason}"
             );
             if name.starts_with("journal") {
                 world.seen.note(Branch::JournalDamageRefused);

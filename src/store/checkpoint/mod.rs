@@ -1,10 +1,11 @@
 //! The checkpoint: the state as of a journal position, so that recovery need not read the whole
 //! journal.
 //!
-//! State is cut into numbered **slots** of at most about 1 MiB, each in a section file that is
-//! written again only when it changed. A small **root** names the section file of each slot. Two
-//! roots are kept; if the newer one or a section of it is damaged, the older one and the journal
-//! behind it give the same state. `docs/formats.md` draws every byte.
+//! State is cut into numbered **slots** of at most about 1 MiB, each in a section file. A small
+//! **root** names the section file of each slot. Two roots are kept, and no file belongs to both:
+//! whatever single file is damaged, one root is whole, and it and the journal behind it give the
+//! same state. A slot that did not change takes its file over from the root that goes, so that it
+//! is written twice in all and not each time. `docs/formats.md` draws every byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -105,10 +106,14 @@ pub struct CheckpointStore {
     /// Number of the next publication; one that failed uses its number up.
     next: u64,
     written: u64,
+    /// A sentence for each root that could not be used at the start.
+    damage: Vec<String>,
+    damaged: u64,
 }
 
 impl CheckpointStore {
-    /// Reads the newest state that is whole. `None` when nothing was ever published.
+    /// Reads the newest state that is whole. `None` when nothing was ever published, or when all
+    /// that was is damaged: then only a journal that was never trimmed is enough.
     pub fn open(disk: Arc<dyn Disk>) -> Result<(Self, Option<Loaded>), CheckpointError> {
         let io = |source| CheckpointError::Io {
             name: FOLDER.into(),
@@ -119,19 +124,10 @@ impl CheckpointStore {
         let names = disk.list(FOLDER).map_err(io)?;
         let mut numbers: Vec<u64> = names.iter().filter_map(|name| root_number(name)).collect();
         numbers.sort_unstable();
-        let highest = names
-            .iter()
-            .filter_map(|name| any_number(name))
-            .max()
-            .unwrap_or(0);
-        let mut store = Self {
-            disk,
-            roots: Vec::new(),
-            next: highest + 1,
-            written: 0,
-        };
+        let highest = names.iter().filter_map(|name| any_number(name)).max();
+        let mut store = Self::over(disk);
+        store.next = highest.unwrap_or(0) + 1;
         let mut loaded = None;
-        let mut damage = Vec::new();
         for &number in numbers.iter().rev() {
             let outcome = match loaded {
                 None => store.load(number).map(|(root, state)| {
@@ -144,22 +140,44 @@ impl CheckpointStore {
             match outcome {
                 Ok(root) => store.roots.insert(0, root),
                 Err(LoadError::Damaged(what)) => {
-                    tracing::warn!(
-                        file = root_name(number),
-                        damage = what,
-                        "a checkpoint is damaged: an older one and the journal are used instead; \
-                         check the disk"
-                    );
-                    damage.push(what);
+                    store.damaged += 1;
+                    store.damage.push(what);
                 }
                 Err(LoadError::Fatal(error)) => return Err(error),
             }
         }
-        // With a single publication nothing was trimmed from the journal yet.
-        if loaded.is_none() && !damage.is_empty() && numbers != [1] {
-            return Err(CheckpointError::Damaged(damage.join("; ")));
-        }
+        store.tell_damage(loaded.as_ref());
         Ok((store, loaded))
+    }
+
+    fn over(disk: Arc<dyn Disk>) -> Self {
+        Self {
+            disk,
+            roots: Vec::new(),
+            next: 0,
+            written: 0,
+            damage: Vec::new(),
+            damaged: 0,
+        }
+    }
+
+    fn tell_damage(&self, loaded: Option<&Loaded>) {
+        let used = match loaded {
+            Some(state) => format!(
+                "the checkpoint as of journal position {} and the journal behind it",
+                state.captured.0
+            ),
+            None => "the journal alone".to_owned(),
+        };
+        for what in &self.damage {
+            tracing::error!(
+                damage = what,
+                used,
+                "a checkpoint file is damaged; nothing is lost, as another checkpoint is used \
+                 with the journal, and the next one replaces it. Check the device: a second \
+                 damaged file before that may stop the start"
+            );
+        }
     }
 
     /// Reads every file that a root names and checks every checksum. Changes nothing.
@@ -168,12 +186,7 @@ impl CheckpointStore {
             name: FOLDER.into(),
             source,
         })?;
-        let store = Self {
-            disk,
-            roots: Vec::new(),
-            next: 0,
-            written: 0,
-        };
+        let store = Self::over(disk);
         let mut found = Verified::default();
         let mut note = |outcome: Result<(), LoadError>| match outcome {
             Err(LoadError::Fatal(error)) => Err(error),
@@ -198,46 +211,40 @@ impl CheckpointStore {
         Ok(found)
     }
 
-    /// Publishes a state: `changed` slots are written, `removed` ones left out, all others are as
-    /// in the publication before (or as loaded).
+    /// Publishes a state: all its slots, ascending. One whose file in the root that goes holds the
+    /// same bytes keeps that file, all others are written.
     ///
     /// The caller makes sure that the journal is durable past everything the state holds. After
-    /// an error a start finds this state or the one before; when there was no space, the same
-    /// changes may be published again.
+    /// an error a start finds this state or the one before; when there was no space, it may be
+    /// published again.
     pub fn publish(
         &mut self,
         captured: Position,
         root: Bytes,
-        changed: Vec<(u32, Bytes)>,
-        removed: &[u32],
+        slots: &[(u32, Bytes)],
     ) -> io::Result<()> {
         let number = self.next;
         self.next += 1;
-        let mut sections = self
-            .roots
-            .last()
-            .map(|r| r.sections.clone())
-            .unwrap_or_default();
-        for slot in removed {
-            sections.remove(slot);
-        }
         let mut made = Vec::new();
         let prepared = self
-            .write_sections(number, &changed, &mut sections, &mut made)
-            .and_then(|()| {
-                let rows = sections.values().copied().collect();
+            .place_sections(number, slots, &mut made)
+            .and_then(|sections| {
                 let file = RootFile {
                     number,
                     captured,
-                    sections: rows,
+                    sections,
                     payload: root,
                 };
-                self.write_root(&file.encode())
+                self.write_root(&file.encode())?;
+                Ok(file.sections)
             });
-        if let Err(error) = prepared {
-            self.discard(&made);
-            return Err(error);
-        }
+        let sections = match prepared {
+            Ok(sections) => sections,
+            Err(error) => {
+                self.discard(&made);
+                return Err(error);
+            }
+        };
         // From here on the new root may be found by a start, so its sections stay.
         self.disk
             .rename(&path(UNNAMED_ROOT), &path(&root_name(number)))?;
@@ -245,7 +252,7 @@ impl CheckpointStore {
         self.roots.push(Root {
             number,
             captured,
-            sections,
+            sections: sections.into_iter().map(|s| (s.slot, s)).collect(),
         });
         self.clean()
     }
@@ -264,33 +271,84 @@ impl CheckpointStore {
         self.written
     }
 
-    fn write_sections(
+    /// A sentence for each root that could not be used at the start.
+    pub fn damage(&self) -> &[String] {
+        &self.damage
+    }
+
+    /// Damaged files met since the start.
+    pub fn damaged_files(&self) -> u64 {
+        self.damaged
+    }
+
+    /// Files that the next publication may name: of the root that goes with it, and not of the
+    /// one that stays.
+    fn reusable(&self) -> BTreeMap<u32, SectionRef> {
+        let [goes, .., stays] = &self.roots[..] else {
+            return BTreeMap::new();
+        };
+        let mut files = goes.sections.clone();
+        files.retain(|slot, file| stays.sections.get(slot) != Some(file));
+        files
+    }
+
+    /// Finds or writes the file of each slot; `made` gets the names of those written.
+    fn place_sections(
         &mut self,
         number: u64,
-        changed: &[(u32, Bytes)],
-        sections: &mut BTreeMap<u32, SectionRef>,
+        slots: &[(u32, Bytes)],
         made: &mut Vec<String>,
-    ) -> io::Result<()> {
-        for batch in changed.chunks(SYNCED_TOGETHER) {
+    ) -> io::Result<Vec<SectionRef>> {
+        let reusable = self.reusable();
+        let mut placed = Vec::with_capacity(slots.len());
+        for batch in slots.chunks(SYNCED_TOGETHER) {
             let mut handles = Vec::with_capacity(batch.len());
             for (slot, payload) in batch {
                 let section = SectionRef::to(*slot, number, payload)?;
+                if let Some(old) = reusable.get(slot)
+                    && (old.length, old.crc) == (section.length, section.crc)
+                    && self.still_holds(old, payload)?
+                {
+                    placed.push(*old);
+                    continue;
+                }
                 let head = files::section_head(&section);
                 let end = files::end_of(&[&head, payload]);
                 let name = path(&section_name(&section));
                 made.push(name.clone());
                 handles.push(self.write(&name, &[&head, payload, &end])?);
-                sections.insert(*slot, section);
+                placed.push(section);
             }
             for handle in handles {
                 handle.sync_data()?;
             }
         }
         // A root must never be found without the sections that it names.
-        if changed.is_empty() {
-            Ok(())
-        } else {
-            self.disk.sync_dir(FOLDER)
+        if !made.is_empty() {
+            self.disk.sync_dir(FOLDER)?;
+        }
+        Ok(placed)
+    }
+
+    /// Reads a file to see whether it holds exactly `payload`. Checksums may agree by chance, and
+    /// what was damaged at rest must not be named once more.
+    fn still_holds(&mut self, section: &SectionRef, payload: &Bytes) -> io::Result<bool> {
+        match self.read_section(section) {
+            Ok(stored) => Ok(stored == payload),
+            Err(LoadError::Damaged(what)) => {
+                tracing::error!(
+                    damage = what,
+                    "a checkpoint file is damaged; nothing is lost, as the state is in memory and \
+                     is written anew. Check the device"
+                );
+                self.damaged += 1;
+                Ok(false)
+            }
+            Err(LoadError::Fatal(CheckpointError::Io { name, source })) => {
+                let what = format!("checkpoint file {name} cannot be read: {source}");
+                Err(io::Error::new(source.kind(), what))
+            }
+            Err(LoadError::Fatal(error)) => Err(io::Error::other(error)),
         }
     }
 
@@ -419,6 +477,7 @@ impl CheckpointStore {
     }
 }
 
+#[derive(Debug)]
 enum LoadError {
     /// An older root may do.
     Damaged(String),
