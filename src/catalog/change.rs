@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::codec::{Configs, DecodeError, Reader, Writer};
 use super::topic::Replicas;
-use crate::types::{ShardId, TopicId, TopicNo};
+use crate::types::{Offset, ShardId, TopicId, TopicNo};
 
 /// Version of the encoding.
 const VERSION: u8 = 1;
@@ -81,6 +81,24 @@ pub enum Change {
         /// The first that is not.
         next: i64,
     },
+    /// A topic's shards were replaced by others over the same slots.
+    Reshaped(Box<Reshaped>),
+}
+
+/// A reshape: split, merge or move of shards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reshaped {
+    /// The topic's number.
+    pub no: TopicNo,
+    /// Shards that take no appends any more: neighbours, in slot order.
+    pub sealed: Vec<ShardId>,
+    /// Shards that took their place, with their numbers of slots, in slot order. Their ids are the
+    /// image's next free ones.
+    pub opened: Vec<(ShardId, u32)>,
+    /// Offset of the first record that each of their partitions gets there, in slot order.
+    pub starts: Vec<Offset>,
+    /// When.
+    pub at_ms: i64,
 }
 
 mod tag {
@@ -91,6 +109,7 @@ mod tag {
     pub(super) const BROKER_CONFIGS_SET: u8 = 5;
     pub(super) const GROUP_CONFIGS_SET: u8 = 6;
     pub(super) const PRODUCER_IDS_RESERVED: u8 = 7;
+    pub(super) const RESHAPED: u8 = 8;
 }
 
 impl Change {
@@ -135,6 +154,7 @@ impl Change {
                 w.u8(tag::PRODUCER_IDS_RESERVED);
                 w.int(*next);
             }
+            Self::Reshaped(reshaped) => encode_reshaped(&mut w, reshaped),
         }
         w.finish()
     }
@@ -167,6 +187,7 @@ impl Change {
                 configs: r.configs()?,
             },
             tag::PRODUCER_IDS_RESERVED => Self::ProducerIdsReserved { next: r.int()? },
+            tag::RESHAPED => Self::Reshaped(Box::new(decode_reshaped(&mut r)?)),
             _ => return Err(DecodeError::Damaged("an unknown kind of change")),
         };
         r.end()?;
@@ -199,6 +220,28 @@ fn decode_created(r: &mut Reader) -> Result<TopicCreated, DecodeError> {
         configs: r.configs()?,
         first_shard: ShardId(r.uint()?),
         shards: r.u32()?,
+        at_ms: r.int()?,
+    })
+}
+
+fn encode_reshaped(w: &mut Writer, reshaped: &Reshaped) {
+    w.u8(tag::RESHAPED);
+    w.uint(u64::from(reshaped.no.0));
+    w.list(&reshaped.sealed, |w, id| w.uint(id.0));
+    w.list(&reshaped.opened, |w, (id, slots)| {
+        w.uint(id.0);
+        w.uint(u64::from(*slots));
+    });
+    w.list(&reshaped.starts, |w, start| w.int(*start));
+    w.int(reshaped.at_ms);
+}
+
+fn decode_reshaped(r: &mut Reader) -> Result<Reshaped, DecodeError> {
+    Ok(Reshaped {
+        no: TopicNo(r.u32()?),
+        sealed: r.list(|r| Ok(ShardId(r.uint()?)))?,
+        opened: r.list(|r| Ok((ShardId(r.uint()?), r.u32()?)))?,
+        starts: r.list(Reader::int)?,
         at_ms: r.int()?,
     })
 }

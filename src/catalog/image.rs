@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::change::{Change, TopicCreated};
+use super::change::{Change, Reshaped, TopicCreated};
 use super::codec::Configs;
 use super::configs::{ConfigSource, Layers};
 use super::cow::CowMap;
@@ -243,6 +243,7 @@ impl Image {
             Change::ProducerIdsReserved { next: id } => {
                 next.next_producer_id = next.next_producer_id.max(*id);
             }
+            Change::Reshaped(reshaped) => next.reshape(reshaped)?,
         }
         Ok(next)
     }
@@ -330,6 +331,27 @@ impl Image {
             Arc::make_mut(&mut topic.replicas).extend(new.iter().map(|(p, r)| (*p, r.clone())));
         }
         self.topics.insert(no, Arc::new(topic));
+        Ok(())
+    }
+
+    fn reshape(&mut self, change: &Reshaped) -> Result<(), Misfit> {
+        let mut topic = self.expect(change.no)?.as_ref().clone();
+        let free = (self.next_shard..).zip(&change.opened);
+        if free.clone().any(|(next, (id, _))| id.0 != next) {
+            let text = format!(
+                "a new shard of topic {} is not the next free one",
+                topic.name
+            );
+            return Err(Misfit(text));
+        }
+        let layout =
+            topic
+                .layout
+                .reshape(&change.sealed, &change.opened, &change.starts, change.at_ms);
+        let layout = layout.map_err(|e| Misfit(format!("topic {}: {e}", topic.name)))?;
+        topic.layout = Arc::new(layout);
+        self.next_shard = self.next_shard.saturating_add(change.opened.len() as u64);
+        self.topics.insert(change.no, Arc::new(topic));
         Ok(())
     }
 

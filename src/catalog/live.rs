@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::change::Change;
@@ -46,6 +46,24 @@ pub struct Catalog {
     versions: watch::Sender<u64>,
     producer_ids: Mutex<ProducerIds>,
     log: OnceLock<Log>,
+}
+
+/// The catalog's lock, held: no change gets its place meanwhile but through this.
+pub struct Sequencer<'a> {
+    catalog: &'a Catalog,
+    sequenced: MutexGuard<'a, Sequenced>,
+}
+
+impl Sequencer<'_> {
+    /// The image with every change that has a place in the journal.
+    pub fn image(&self) -> &Image {
+        &self.sequenced.image
+    }
+
+    /// Gives a change that was decided on [`Sequencer::image`] its place in the journal.
+    pub fn sequence(&mut self, change: &Change) -> Position {
+        self.catalog.sequence(&mut self.sequenced, change)
+    }
 }
 
 impl Catalog {
@@ -103,20 +121,18 @@ impl Catalog {
         &self,
         decide: impl FnOnce(&Image) -> Result<Change, E>,
     ) -> Result<Position, E> {
-        let (position, ()) = self.propose_locked(|image| Ok((decide(image)?, ())))?;
-        Ok(position)
+        let mut sequencer = self.lock();
+        let change = decide(sequencer.image())?;
+        Ok(sequencer.sequence(&change))
     }
 
-    /// Like [`Catalog::propose`], for a change that must have its place in the journal while other
-    /// locks are held. `decide` takes them and returns their guards, which come back still held.
-    /// The catalog's lock is therefore taken before those of shards, never after.
-    pub fn propose_locked<G, E>(
-        &self,
-        decide: impl FnOnce(&Image) -> Result<(Change, G), E>,
-    ) -> Result<(Position, G), E> {
-        let mut sequenced = self.sequenced.lock();
-        let (change, guards) = decide(&sequenced.image)?;
-        Ok((self.sequence(&mut sequenced, &change), guards))
+    /// Takes the catalog's lock, for a change that must have its place in the journal while other
+    /// locks are held. It comes before those of shards and behind that of the journal's sink.
+    pub fn lock(&self) -> Sequencer<'_> {
+        Sequencer {
+            sequenced: self.sequenced.lock(),
+            catalog: self,
+        }
     }
 
     /// Gives a change its place.

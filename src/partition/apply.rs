@@ -8,6 +8,7 @@ use crate::partition::directory::{Applied, Directory};
 use crate::partition::entries::{SegmentsEntry, decode_log_start};
 use crate::partition::log::Partition;
 use crate::partition::registry::Registry;
+use crate::partition::routes::topics_of;
 use crate::partition::shard::SegmentFile;
 use crate::partition::tail::TailBatch;
 use crate::protocol::batch::BatchView;
@@ -120,10 +121,8 @@ impl Registry {
     /// Brings the sequencing side up, which runs ahead of the journal at all other times.
     fn replay_batch(&self, partition: &Partition, view: &BatchView<'_>, at: Position) {
         let (cap, now) = (self.options.producers_per_partition, self.now().steady_ms);
-        partition.shard().locked(|shard| {
-            if let Some(sequence) = shard.partition(partition.key.index)
-                && at > sequence.last_position
-            {
+        partition.sequenced(|_, sequence| {
+            if at > sequence.last_position {
                 sequence.replay_batch(view, at, cap, now);
             }
         });
@@ -140,7 +139,6 @@ impl Registry {
         }
         let change = Change::decode(&group.payload(entry)).map_err(|e| e.to_string())?;
         let before = self.catalog.image();
-        let partitions = |no| before.topic_by_no(no).map_or(0, |topic| topic.partitions);
         let publish = || {
             self.catalog
                 .apply_durable(entry.position, &change)
@@ -149,7 +147,14 @@ impl Registry {
         let no = match &change {
             Change::TopicDeleted { no } => {
                 publish()?;
-                self.drop_topic(*no, partitions(*no));
+                if let Some(topic) = before.topic_by_no(*no) {
+                    self.drop_topic(topic);
+                }
+                return Ok(());
+            }
+            Change::Reshaped(reshaped) => {
+                publish()?;
+                self.follow_reshape(reshaped.no, replay.is_some());
                 return Ok(());
             }
             Change::TopicCreated(created) => created.no,
@@ -161,7 +166,8 @@ impl Registry {
             .apply(&change, entry.position)
             .map_err(|misfit| misfit.to_string())?;
         if let Some(topic) = after.topic_by_no(no) {
-            self.create_partitions(topic, partitions(no));
+            let there = before.topic_by_no(no).map_or(0, |topic| topic.partitions);
+            self.create_partitions(topic, there);
         }
         publish()
     }
@@ -200,24 +206,10 @@ impl Registry {
 
     /// Puts a file into the lists of the shards that cover its sections now.
     pub(super) fn list_file(&self, applied: &mut Applied, file: Arc<SegmentFile>) {
-        let mut shards = Vec::new();
-        for section in &file.meta.sections {
-            let Some(partition) = self.get(section.key) else {
-                continue;
-            };
-            let shard = partition.shard();
-            if !shards.iter().any(|s| Arc::ptr_eq(s, &shard)) {
-                shards.push(shard);
+        for no in topics_of(&file) {
+            if let Some(shards) = self.topic_shards(no) {
+                shards.list(&file);
             }
-        }
-        for shard in &shards {
-            shard.change_files(|files| {
-                files
-                    .iter()
-                    .chain(std::iter::once(&file))
-                    .cloned()
-                    .collect()
-            });
         }
         applied.files.insert(file.meta.file, file);
     }
@@ -226,12 +218,9 @@ impl Registry {
         let Some(file) = applied.files.remove(&id) else {
             return;
         };
-        for shard in self.shards.iter() {
-            if shard.files().iter().any(|f| Arc::ptr_eq(f, &file)) {
-                shard.change_files(|files| {
-                    let rest = files.iter().filter(|f| !Arc::ptr_eq(f, &file));
-                    rest.cloned().collect()
-                });
+        for no in topics_of(&file) {
+            if let Some(shards) = self.topic_shards(no) {
+                shards.unlist(&file);
             }
         }
         applied.leaving.push(file);
@@ -271,10 +260,8 @@ impl Registry {
         };
         let offset = decode_log_start(&group.payload(entry))?;
         if replay.is_some() {
-            partition.shard().locked(|shard| {
-                if let Some(sequence) = shard.partition(entry.key.index)
-                    && entry.position > sequence.last_position
-                {
+            partition.sequenced(|_, sequence| {
+                if entry.position > sequence.last_position {
                     sequence.log_start = sequence.log_start.max(offset);
                     sequence.last_position = entry.position;
                 }

@@ -295,20 +295,17 @@ impl Registry {
             .map(|p| std::sync::Arc::clone(&p))
             .collect();
         for partition in partitions {
-            let sequence = partition.shard().locked(|shard| {
-                let sequence = shard.partition(partition.key.index)?;
+            let sequence = partition.sequenced(|_, sequence| {
                 if let Some(producers) = &mut sequence.producers {
                     producers.expire(now, started, expiration);
                     if producers.is_empty() {
                         sequence.producers = None;
                     }
                 }
-                Some(sequence.clone())
+                sequence.clone()
             });
-            if let Some(sequence) = sequence {
-                newest = newest.max(sequence.last_position);
-                captured.insert(partition.key, sequence);
-            }
+            newest = newest.max(sequence.last_position);
+            captured.insert(partition.key, sequence);
         }
         (captured, newest)
     }

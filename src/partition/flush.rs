@@ -95,12 +95,17 @@ impl Registry {
         let groups: Vec<Arc<Group>> = directory.applied.lock().groups.iter().cloned().collect();
         let through = groups.last().map(|g| g.last);
         let mut cut = Cut::new();
+        // Asked once for each: a partition whose shard changes meanwhile is not cut in two.
+        let mut shards: BTreeMap<PartitionKey, Option<ShardId>> = BTreeMap::new();
         for group in groups {
             for entry in group.entries.iter().filter(|e| e.kind == EntryKind::Batch) {
-                let Some(partition) = self.get(entry.key) else {
+                let shard = shards
+                    .entry(entry.key)
+                    .or_insert_with(|| self.get(entry.key)?.shard().map(|shard| shard.id));
+                let Some(shard) = *shard else {
                     continue;
                 };
-                cut.entry(partition.shard().id)
+                cut.entry(shard)
                     .or_default()
                     .entry(entry.key)
                     .or_default()

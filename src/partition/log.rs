@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::partition::load::{Rates, Traffic};
-use crate::partition::shard::{FileList, Shard};
+use crate::partition::routes::TopicShards;
+use crate::partition::shard::{FileList, PartitionSequence, Shard, Standing};
 use crate::partition::tail::{Tail, TailBatch};
 use crate::partition::waiters::Waiter;
 use crate::types::{Offset, PartitionKey, Position, TopicId};
@@ -18,7 +18,9 @@ pub struct Partition {
     pub key: PartitionKey,
     /// The id of its topic.
     pub topic_id: TopicId,
-    route: ArcSwap<Shard>,
+    shards: Arc<TopicShards>,
+    /// Taken by whoever holds the lock of the partition's shard, so nobody ever waits for it.
+    sequence: Mutex<PartitionSequence>,
     visible: Mutex<Visible>,
     load: Mutex<Rates>,
 }
@@ -69,26 +71,54 @@ pub enum Source {
 }
 
 impl Partition {
-    /// A partition in `shard`, with the borders that a checkpoint kept (all 0 for a new one).
-    pub fn new(key: PartitionKey, topic_id: TopicId, shard: Arc<Shard>, bounds: Bounds) -> Self {
+    /// A partition as a checkpoint kept it, or at its start.
+    pub(super) fn new(
+        key: PartitionKey,
+        topic_id: TopicId,
+        shards: Arc<TopicShards>,
+        sequence: PartitionSequence,
+    ) -> Self {
         let visible = Visible {
-            log_start: bounds.log_start,
-            high_watermark: bounds.high_watermark,
-            leader_epoch: bounds.leader_epoch,
+            log_start: sequence.log_start,
+            high_watermark: sequence.next_offset,
+            leader_epoch: sequence.leader_epoch,
             ..Visible::default()
         };
         Self {
             key,
             topic_id,
-            route: ArcSwap::new(shard),
+            shards,
+            sequence: Mutex::new(sequence),
             visible: Mutex::new(visible),
             load: Mutex::default(),
         }
     }
 
-    /// The shard that sequences it now.
-    pub fn shard(&self) -> Arc<Shard> {
-        self.route.load_full()
+    /// The shard that sequences it now; `None` never happens for a partition of a live topic.
+    pub fn shard(&self) -> Option<Arc<Shard>> {
+        self.shards.route(self.key.index)
+    }
+
+    /// Runs `f` on the sequencing state under the lock of the shard that has the partition now,
+    /// and gives it that shard, or `None` when the topic's deletion is sequenced. A shard that was
+    /// left meanwhile has led its routes elsewhere before it let go of its lock, so each further
+    /// round follows one more reshape.
+    pub fn sequenced<R>(&self, f: impl FnOnce(Option<&Shard>, &mut PartitionSequence) -> R) -> R {
+        while let Some(shard) = self.shard() {
+            let standing = shard.lock();
+            let shard = match *standing {
+                Standing::Moved => continue,
+                Standing::Open => Some(shard.as_ref()),
+                Standing::Deleted => None,
+            };
+            return f(shard, &mut self.sequence.lock());
+        }
+        f(None, &mut self.sequence.lock())
+    }
+
+    /// The offset of the next record. The caller holds the lock of the partition's shard.
+    pub(super) fn next_offset(&self) -> Offset {
+        self.sequence.lock().next_offset
     }
 
     /// The borders, taken together.
@@ -125,7 +155,7 @@ impl Partition {
         } else if visible.tail.start().is_some_and(|start| start <= offset) {
             Source::Tail(take(visible.tail.from(offset), max_bytes, whole_first))
         } else {
-            Source::Files(self.route.load().files())
+            Source::Files(self.shards.files(self.key.index))
         };
         Cut { bounds, source }
     }
@@ -133,7 +163,7 @@ impl Partition {
     /// Looks at the files and the tail together, as a search by time does.
     pub fn search<R>(&self, f: impl FnOnce(Bounds, &FileList, &Tail) -> R) -> R {
         let visible = self.visible.lock();
-        let files = self.route.load().files();
+        let files = self.shards.files(self.key.index);
         f(visible.bounds(), &files, &visible.tail)
     }
 

@@ -277,7 +277,10 @@ impl Registry {
             let Some(partition) = self.get(key) else {
                 continue;
             };
-            if partition.shard().home.no != directory.no {
+            if partition
+                .shard()
+                .is_none_or(|shard| shard.home.no != directory.no)
+            {
                 continue;
             }
             let (log_start, runs) = partition.search(|bounds, files, tail| {

@@ -18,7 +18,9 @@ pub mod producer_state;
 pub mod read;
 pub mod recovery;
 pub mod registry;
+mod reshape;
 pub mod retention;
+mod routes;
 pub mod shard;
 pub mod tail;
 pub mod time_search;
@@ -30,4 +32,5 @@ mod tests;
 
 pub use log::{Bounds, Partition};
 pub use registry::Registry;
+pub use reshape::Reshaped;
 pub use shard::{Appended, Prepared, Refused};

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::partition::apply::{DirectorySink, Replay};
 use crate::partition::checkpoint::{Checkpointer, LoadedSections, Root};
 use crate::partition::directory::Directory;
-use crate::partition::log::{Bounds, Partition};
+use crate::partition::log::Partition;
 use crate::partition::registry::{Registry, RegistryOptions};
 use crate::partition::shard::SegmentFile;
 use crate::store::backend::Disk;
@@ -221,26 +221,14 @@ impl Registry {
     ) -> Result<(), String> {
         let image = self.catalog.image();
         for topic in image.topics() {
+            let shards = self.follow_growth(topic);
             for index in 0..topic.partitions {
                 let key = PartitionKey {
                     topic: topic.no,
                     index,
                 };
-                let Some(shard) = self.shard_for(topic, index) else {
-                    return Err(format!(
-                        "topic {} has no shard for partition {index}",
-                        topic.name
-                    ));
-                };
                 let sequence = sections.partitions.get(&key).cloned().unwrap_or_default();
-                let bounds = Bounds {
-                    log_start: sequence.log_start,
-                    high_watermark: sequence.next_offset,
-                    last_stable: sequence.next_offset,
-                    leader_epoch: sequence.leader_epoch,
-                };
-                shard.add_partition(index, sequence);
-                let partition = Partition::new(key, topic.id, shard, bounds);
+                let partition = Partition::new(key, topic.id, Arc::clone(&shards), sequence);
                 self.partitions.insert(key, Arc::new(partition));
             }
         }

@@ -13,11 +13,15 @@ use crate::clock::Clock;
 use crate::partition::directory::{Directory, Room};
 use crate::partition::entries::encode_log_start;
 use crate::partition::load::Traffic;
-use crate::partition::log::{Bounds, Partition};
+use crate::partition::log::Partition;
 use crate::partition::recovery::Fatal;
-use crate::partition::shard::{Appended, Now, PartitionSequence, Prepared, Refused, Shard};
+use crate::partition::routes::TopicShards;
+use crate::partition::shard::{
+    Appended, Now, PartitionSequence, Prepared, Refused, Shard, Standing,
+};
+use crate::shard::ShardSpan;
 use crate::store::journal::{Entry, EntryKind};
-use crate::types::{DirectoryNo, Offset, PartitionKey, Position, ShardId, TopicNo};
+use crate::types::{DirectoryNo, Offset, PartitionKey, Position, TopicNo};
 
 /// Bounds and intervals of the registry.
 #[derive(Clone, Debug)]
@@ -43,7 +47,7 @@ pub struct Registry {
     pub(super) started: (i64, Duration),
     directories: Vec<Arc<Directory>>,
     pub(super) partitions: DashMap<PartitionKey, Arc<Partition>>,
-    pub(super) shards: DashMap<ShardId, Arc<Shard>>,
+    pub(super) topics: DashMap<TopicNo, Arc<TopicShards>>,
     pub(super) fatal: Fatal,
     pub(super) reads: Budget,
     /// Reads that met damage.
@@ -71,7 +75,7 @@ impl Registry {
             fatal,
             directories,
             partitions: DashMap::new(),
-            shards: DashMap::new(),
+            topics: DashMap::new(),
             damaged_reads: AtomicU64::new(0),
             damage_told_ms: AtomicU64::new(0),
         }
@@ -115,7 +119,7 @@ impl Registry {
         mut batch: Prepared,
         room: Option<&mut Room>,
     ) -> Result<Appended, Refused> {
-        let shard = partition.shard();
+        let shard = partition.shard().ok_or(Refused::Sealed)?;
         let home = &shard.home;
         let journal = home.journal().ok_or(Refused::Sealed)?;
         home.gate.count(batch.payload.len() as u64);
@@ -124,13 +128,11 @@ impl Registry {
             batch.charge = bytes;
             bytes
         });
-        let result = shard.append(
-            partition.key.index,
-            batch,
-            self.now(),
-            self.options.producers_per_partition,
-            journal.as_ref(),
-        );
+        let (now, cap) = (self.now(), self.options.producers_per_partition);
+        let result = partition.sequenced(|shard, sequence| match shard {
+            None => Err(Refused::Sealed),
+            Some(_) => sequence.append(partition.key, batch, now, cap, journal.as_ref()),
+        });
         let unused = !matches!(&result, Ok(appended) if !appended.duplicate);
         if let Some(bytes) = held.filter(|_| unused) {
             home.give_back(u64::from(bytes));
@@ -146,7 +148,8 @@ impl Registry {
         let image = self.catalog.peek();
         let topic = image.topic_by_no(partition.key.topic);
         let limits = topic.map_or_else(ShardLimits::default, |topic| topic.settings.shard_limits);
-        partition.shard().count(traffic, limits, now)
+        let shard = partition.shard();
+        shard.map_or(Duration::ZERO, |shard| shard.count(traffic, limits, now))
     }
 
     pub(super) fn now(&self) -> Now {
@@ -166,15 +169,9 @@ impl Registry {
         partition: &Partition,
         offset: Offset,
     ) -> Result<(Offset, Position), Refused> {
-        let shard = partition.shard();
-        let journal = shard.home.journal().ok_or(Refused::Sealed)?;
-        shard.locked(|sequencing| {
-            if sequencing.is_sealed() {
-                return Err(Refused::Sealed);
-            }
-            let sequence = sequencing
-                .partition(partition.key.index)
-                .ok_or(Refused::Sealed)?;
+        partition.sequenced(|shard, sequence| {
+            let shard = shard.ok_or(Refused::Sealed)?;
+            let journal = shard.home.journal().ok_or(Refused::Sealed)?;
             if offset > sequence.log_start {
                 sequence.log_start = offset;
                 sequence.last_position = journal.append(Entry {
@@ -189,58 +186,74 @@ impl Registry {
         })
     }
 
-    /// Seals all shards of a topic, so that no append follows. The caller sequences the topic's
-    /// deletion next, under the catalog's lock, and nothing can stop it from doing so.
+    /// Seals a topic, so that no append follows. The caller holds the catalog's lock, sequences the
+    /// topic's deletion next, and nothing can stop it from doing so.
     pub fn seal_topic(&self, topic: &Topic) {
-        for span in topic.layout.shards() {
-            if let Some(shard) = self.shards.get(&span.id).map(|shard| Arc::clone(&shard)) {
-                shard.locked(|sequencing| sequencing.seal());
+        if let Some(shards) = self.topic_shards(topic.no) {
+            for shard in shards.routes().open() {
+                *shard.lock() = Standing::Deleted;
             }
         }
     }
 
-    /// Makes room for a topic's partitions. Called in journal order.
+    /// The shards of a topic whose creation is durable.
+    pub(super) fn topic_shards(&self, no: TopicNo) -> Option<Arc<TopicShards>> {
+        self.topics.get(&no).map(|shards| Arc::clone(&shards))
+    }
+
+    /// Makes room for a topic's partitions from `first` on. Called in journal order, before the
+    /// topic is published; appends follow what is sequenced by now, which may be further.
     pub(super) fn create_partitions(&self, topic: &Topic, first: u32) {
+        let shards = self.follow_growth(topic);
         for index in first..topic.partitions {
             let key = PartitionKey {
                 topic: topic.no,
                 index,
             };
-            let Some(shard) = self.shard_for(topic, index) else {
-                continue;
-            };
-            shard.add_partition(index, PartitionSequence::default());
-            let bounds = Bounds {
-                log_start: 0,
-                high_watermark: 0,
-                last_stable: 0,
-                leader_epoch: 0,
-            };
-            self.partitions
-                .insert(key, Arc::new(Partition::new(key, topic.id, shard, bounds)));
+            let sequence = PartitionSequence::default();
+            let partition = Partition::new(key, topic.id, Arc::clone(&shards), sequence);
+            self.partitions.insert(key, Arc::new(partition));
         }
     }
 
-    /// The run-time shard that the topic's layout names for a partition, made if need be.
-    pub(super) fn shard_for(&self, topic: &Topic, index: u32) -> Option<Arc<Shard>> {
-        let id = topic.layout.shard_of(index)?;
-        let shard = self
-            .shards
-            .entry(id)
-            .or_insert_with(|| Arc::new(Shard::new(id, topic.no, Arc::clone(self.first()))));
-        Some(Arc::clone(&shard))
+    /// The run-time shards of a topic that is new or has grown.
+    pub(super) fn follow_growth(&self, topic: &Topic) -> Arc<TopicShards> {
+        let catalog = self.catalog.lock();
+        let ahead = catalog.image().topic_by_no(topic.no);
+        let newest = ahead
+            .map(|ahead| &ahead.layout)
+            .filter(|layout| layout.epoch() > topic.layout.epoch())
+            .unwrap_or(&topic.layout);
+        if let Some(shards) = self.topic_shards(topic.no) {
+            shards.reroute(newest, self.first());
+            shards.relist(&topic.layout);
+            return shards;
+        }
+        let deleted = ahead.is_none() && catalog.image().next_topic() > topic.no;
+        let standing = match deleted {
+            true => Standing::Deleted,
+            false => Standing::Open,
+        };
+        let make = |span: &ShardSpan| Shard::new(span.id, Arc::clone(self.first()), standing);
+        let shards = TopicShards::new(topic.no, newest, make, &topic.layout);
+        let shards = Arc::new(shards);
+        self.topics.insert(topic.no, Arc::clone(&shards));
+        shards
     }
 
     /// Takes a topic out. Called in journal order.
-    pub(super) fn drop_topic(&self, no: TopicNo, partitions: u32) {
-        for index in 0..partitions {
-            if let Some((_, partition)) = self.partitions.remove(&PartitionKey { topic: no, index })
-            {
-                partition.shard().locked(|shard| shard.seal());
+    pub(super) fn drop_topic(&self, topic: &Topic) {
+        self.seal_topic(topic);
+        for index in 0..topic.partitions {
+            let key = PartitionKey {
+                topic: topic.no,
+                index,
+            };
+            if let Some((_, partition)) = self.partitions.remove(&key) {
                 partition.publish_deletion();
-                self.shards.remove(&partition.shard().id);
             }
         }
+        self.topics.remove(&topic.no);
         for directory in &self.directories {
             directory.garbage.store(true, Ordering::Release);
             directory.wake.raise();

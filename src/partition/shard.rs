@@ -1,12 +1,11 @@
 //! A shard at run time: the lock that sequences its partitions, and its list of segment files.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::catalog::settings::ShardLimits;
 use crate::partition::directory::Directory;
@@ -15,7 +14,7 @@ use crate::partition::producer_state::{Claim, Producers, Verdict, WindowBatch};
 use crate::protocol::batch::{self, BatchInfo, BatchView, Patch, Stamp};
 use crate::store::journal::{Entry, EntryKind, Fill, Journal};
 use crate::store::segment::SegmentMeta;
-use crate::types::{DirectoryNo, Offset, PartitionKey, Position, ShardId, TopicNo};
+use crate::types::{DirectoryNo, Offset, PartitionKey, Position, ShardId};
 
 /// A segment file that some shard's list names. The file may be deleted when no list and no
 /// running read holds it.
@@ -33,25 +32,82 @@ pub struct SegmentFile {
 /// Files in the order of their flushes, oldest first.
 pub type FileList = Vec<Arc<SegmentFile>>;
 
-/// One shard.
+/// The segment list of a shard, as readers see it: files that hold a section of one of its
+/// partitions. It counts from when the shard is durable, and is swapped in journal order only.
+pub struct SegmentList {
+    /// The shard.
+    pub id: ShardId,
+    files: ArcSwap<FileList>,
+}
+
+impl SegmentList {
+    /// A list with these files.
+    pub fn new(id: ShardId, files: FileList) -> Self {
+        let files = ArcSwap::from_pointee(files);
+        Self { id, files }
+    }
+
+    /// The list as it is now.
+    pub fn files(&self) -> Arc<FileList> {
+        self.files.load_full()
+    }
+
+    /// Swaps the list.
+    pub(super) fn set_files(&self, files: FileList) {
+        self.files.store(Arc::new(files));
+    }
+}
+
+/// The lock of one shard: whoever holds it sequences the shard's partitions.
 pub struct Shard {
     /// Its id.
     pub id: ShardId,
-    /// The topic it belongs to.
-    pub topic: TopicNo,
     /// The directory whose journal its entries go to.
     pub home: Arc<Directory>,
-    sequencing: Mutex<Sequencing>,
-    files: ArcSwap<FileList>,
+    standing: Mutex<Standing>,
     flow: Mutex<Flow>,
 }
 
-/// What the shard's lock protects.
-#[derive(Default)]
-pub struct Sequencing {
-    /// Set when the topic's deletion is sequenced: nothing is appended behind it.
-    sealed: bool,
-    partitions: HashMap<u32, PartitionSequence>,
+/// What may be appended under a shard's lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Anything.
+    #[default]
+    Open,
+    /// Nothing: other shards took its place, and the topic's routes lead to them.
+    Moved,
+    /// Nothing: the topic's deletion is sequenced.
+    Deleted,
+}
+
+impl Shard {
+    /// A shard.
+    pub fn new(id: ShardId, home: Arc<Directory>, standing: Standing) -> Self {
+        let standing = Mutex::new(standing);
+        let flow = Mutex::default();
+        Self {
+            id,
+            home,
+            standing,
+            flow,
+        }
+    }
+
+    /// Counts traffic against the shard's limits; whoever sent or fetched it is to pause for so
+    /// long.
+    pub fn count(&self, traffic: Traffic, limits: ShardLimits, now_ms: i64) -> Duration {
+        self.flow.lock().count(traffic, limits, now_ms)
+    }
+
+    /// The most of each kind of traffic in one second of the last minute.
+    pub fn busiest_second(&self, now_ms: i64) -> Traffic {
+        self.flow.lock().busiest(now_ms)
+    }
+
+    /// Takes the lock.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock()
+    }
 }
 
 /// Where a partition's next append goes. It runs ahead of what is durable.
@@ -141,77 +197,25 @@ pub enum Refused {
     OutOfOrderSequence,
 }
 
-impl Shard {
-    /// A shard without partitions and files.
-    pub fn new(id: ShardId, topic: TopicNo, home: Arc<Directory>) -> Self {
-        Self {
-            id,
-            topic,
-            home,
-            sequencing: Mutex::default(),
-            files: ArcSwap::default(),
-            flow: Mutex::default(),
-        }
-    }
-
-    /// The segment list as it is now.
-    pub fn files(&self) -> Arc<FileList> {
-        self.files.load_full()
-    }
-
-    /// Makes another segment list of the present one. Only the journals' sinks do, each in the
-    /// order of its journal; `change` is called again when two of them meet.
-    pub fn change_files(&self, change: impl Fn(&FileList) -> FileList) {
-        self.files.rcu(|files| change(files));
-    }
-
-    /// Counts traffic against the shard's limits; whoever sent or fetched it is to pause for so
-    /// long.
-    pub fn count(&self, traffic: Traffic, limits: ShardLimits, now_ms: i64) -> Duration {
-        self.flow.lock().count(traffic, limits, now_ms)
-    }
-
-    /// The most of each kind of traffic in one second of the last minute.
-    pub fn busiest_second(&self, now_ms: i64) -> Traffic {
-        self.flow.lock().busiest(now_ms)
-    }
-
-    /// Adds a partition, at its start or as a checkpoint kept it.
-    pub fn add_partition(&self, index: u32, sequence: PartitionSequence) {
-        self.sequencing.lock().partitions.insert(index, sequence);
-    }
-
-    /// Runs `f` with the shard's lock held.
-    pub fn locked<R>(&self, f: impl FnOnce(&mut Sequencing) -> R) -> R {
-        f(&mut self.sequencing.lock())
-    }
-
-    /// Gives a batch its offsets and its place in the journal.
-    pub fn append(
-        &self,
-        index: u32,
+impl PartitionSequence {
+    /// Gives a batch its offsets and its place in the journal, under the shard's lock.
+    pub(super) fn append(
+        &mut self,
+        key: PartitionKey,
         batch: Prepared,
         now: Now,
         producer_cap: usize,
         journal: &dyn Journal,
     ) -> Result<Appended, Refused> {
-        let mut sequencing = self.sequencing.lock();
-        if sequencing.sealed {
-            return Err(Refused::Sealed);
-        }
-        let partition = sequencing
-            .partitions
-            .get_mut(&index)
-            .ok_or(Refused::Sealed)?;
         if let Some(claim) = &batch.claim {
-            match partition.judge(claim) {
+            match self.judge(claim) {
                 Verdict::Append => {}
                 Verdict::InvalidProducerEpoch => return Err(Refused::InvalidProducerEpoch),
                 Verdict::OutOfOrderSequence => return Err(Refused::OutOfOrderSequence),
-                Verdict::Duplicate(original) => return Ok(partition.repeat(&original)),
+                Verdict::Duplicate(original) => return Ok(self.repeat(&original)),
             }
         }
-        let base_offset = partition.next_offset;
+        let base_offset = self.next_offset;
         let stamp = batch.stamping.stamp(now.wall_ms);
         let (log_append_time_ms, timestamp) = match stamp {
             Stamp::LogAppendTime(now) => (now, now),
@@ -220,21 +224,18 @@ impl Shard {
         };
         let position = journal.append(Entry {
             kind: EntryKind::Batch,
-            key: PartitionKey {
-                topic: self.topic,
-                index,
-            },
+            key,
             payload: batch.payload,
             fill: Some(Fill {
-                args: patch_args(base_offset, partition.leader_epoch, stamp),
+                args: patch_args(base_offset, self.leader_epoch, stamp),
                 apply: patch_batch,
             }),
             charge: batch.charge,
         });
-        partition.next_offset = base_offset + i64::from(batch.last_offset_delta) + 1;
-        partition.last_position = position;
+        self.next_offset = base_offset + i64::from(batch.last_offset_delta) + 1;
+        self.last_position = position;
         if let Some(claim) = &batch.claim {
-            let producers = partition.producers.get_or_insert_default();
+            let producers = self.producers.get_or_insert_default();
             producers.record(
                 claim,
                 base_offset,
@@ -247,31 +248,12 @@ impl Shard {
         Ok(Appended {
             base_offset,
             log_append_time_ms,
-            log_start: partition.log_start,
+            log_start: self.log_start,
             position,
             duplicate: false,
         })
     }
-}
 
-impl Sequencing {
-    /// Refuses every later append.
-    pub fn seal(&mut self) {
-        self.sealed = true;
-    }
-
-    /// One partition's sequence.
-    pub fn partition(&mut self, index: u32) -> Option<&mut PartitionSequence> {
-        self.partitions.get_mut(&index)
-    }
-
-    /// Whether the topic's deletion is sequenced.
-    pub fn is_sealed(&self) -> bool {
-        self.sealed
-    }
-}
-
-impl PartitionSequence {
     /// The answer that a batch's original got, for one that was sent again.
     fn repeat(&self, original: &WindowBatch) -> Appended {
         Appended {

@@ -389,12 +389,10 @@ impl Check<'_> {
                 self.flaw(topic, key, Some((gap.start, gap.end)), gap.words());
             }
         }
-        let next = partition
-            .shard()
-            .locked(|shard| shard.partition(index).map(|sequence| sequence.next_offset));
-        if next != Some(bounds.high_watermark) {
+        let next = partition.sequenced(|_, sequence| sequence.next_offset);
+        if next != bounds.high_watermark {
             let what = format!(
-                "the next offset is {next:?} and the high watermark {}",
+                "the next offset is {next} and the high watermark {}",
                 bounds.high_watermark
             );
             self.flaw(topic, key, None, what);

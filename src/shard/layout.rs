@@ -257,9 +257,14 @@ impl Layout {
 
     /// The open shard that sequences a partition.
     pub fn shard_of(&self, partition: u32) -> Option<ShardId> {
-        let slot = self.slot_of(partition)?;
-        let index = self.parts.open.partition_point(|s| s.end_slot() <= slot);
+        let index = self.open_index(partition)?;
         self.parts.open.get(index).map(|s| s.id)
+    }
+
+    /// Where in [`Layout::shards`] the open shard of a partition stands.
+    pub fn open_index(&self, partition: u32) -> Option<usize> {
+        let slot = self.slot_of(partition)?;
+        Some(self.parts.open.partition_point(|s| s.end_slot() <= slot))
     }
 
     /// The shard of that id, open or sealed.

@@ -4,6 +4,7 @@
 //! space and growth never moves a shard boundary. A shard owns a run of slots; the open shards of a
 //! topic tile its slots exactly.
 
+pub mod cut;
 mod growth;
 mod layout;
 pub mod partitioner;

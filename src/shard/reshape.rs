@@ -7,18 +7,22 @@ use crate::types::{Offset, ShardId};
 
 impl Layout {
     /// The layout in which the adjacent open shards `sealed` are replaced by `opened`: new shards
-    /// with their numbers of slots, in slot order. `next_offset` gives the offset that a partition
-    /// hands out next, where its link to the new shard starts.
+    /// with their numbers of slots, in slot order. `starts` are the offsets that their partitions
+    /// hand out next, in slot order, where the links to the new shards start.
     pub fn reshape(
         &self,
         sealed: &[ShardId],
         opened: &[(ShardId, u32)],
-        next_offset: &dyn Fn(u32) -> Offset,
+        starts: &[Offset],
         at_ms: i64,
     ) -> Result<Self, LayoutError> {
         let run = self.adjacent(sealed)?;
         let old = &self.parts.open[run.clone()];
-        self.check_opened(opened, old.iter().map(|s| u64::from(s.slots)).sum())?;
+        let slots: u64 = old.iter().map(|s| u64::from(s.slots)).sum();
+        self.check_opened(opened, slots)?;
+        if starts.len() as u64 != slots {
+            return Err(LayoutError::Reshape("not each partition has a start"));
+        }
         let epoch = self.epoch() + 1;
         let fresh = self.place(opened, old, epoch);
         let mut parts = LayoutParts {
@@ -28,12 +32,13 @@ impl Layout {
             links: self.parts.links.clone(),
             history: self.parts.history.clone(),
         };
+        let mut starts = starts.iter();
         for shard in &fresh {
-            for &partition in self.partitions_of(shard) {
+            for (&partition, &start) in self.partitions_of(shard).iter().zip(&mut starts) {
                 let mut links = self.links(partition);
                 let link = Link {
                     shard: shard.id,
-                    start: next_offset(partition),
+                    start,
                 };
                 // A link that never held a record says nothing.
                 if links.last().is_some_and(|last| last.start == link.start) {

@@ -60,8 +60,14 @@ fn take(layout: &Layout, step: &Step, next: &mut u64) -> Option<Layout> {
                 *next += 1;
                 before = end;
             }
-            let next_offset = |p: u32| i64::from(p) * 10 + layout.epoch() as i64;
-            Some(layout.reshape(&sealed, &opened, &next_offset, 7).unwrap())
+            let starts: Vec<i64> = layout
+                .shards()
+                .iter()
+                .filter(|s| sealed.contains(&s.id))
+                .flat_map(|s| layout.partitions_of(s))
+                .map(|p| i64::from(*p) * 10 + i64::from(layout.epoch()))
+                .collect();
+            Some(layout.reshape(&sealed, &opened, &starts, 7).unwrap())
         }
     }
 }
@@ -295,7 +301,7 @@ fn refusals() {
     let reshape = |sealed: &[u64], opened: &[(u64, u32)]| {
         let sealed: Vec<_> = sealed.iter().map(|id| ShardId(*id)).collect();
         let opened: Vec<_> = opened.iter().map(|(id, n)| (ShardId(*id), *n)).collect();
-        layout.reshape(&sealed, &opened, &|_| 0, 0)
+        layout.reshape(&sealed, &opened, &vec![0; sealed.len()], 0)
     };
     assert!(reshape(&[2, 3], &[(9, 2)]).is_ok());
     for (sealed, opened) in [

@@ -115,9 +115,8 @@ pub(super) fn read(
 }
 
 fn producers(store: &Store, key: PartitionKey, log: &Log) {
-    let shard = store.partition(key).shard();
-    let kept: BTreeMap<i64, Vec<Remembered>> = shard.locked(|sequencing| {
-        let sequence = sequencing.partition(key.index).expect("it is there");
+    let partition = store.partition(key);
+    let kept: BTreeMap<i64, Vec<Remembered>> = partition.sequenced(|_, sequence| {
         let producers = sequence.producers.iter().flat_map(|p| p.iter());
         producers
             .map(|(id, producer)| {

@@ -374,11 +374,11 @@ fn guards_are_held_until_the_change_has_its_place() {
         .propose(|image| image.create_topic(&new_topic("t", 1, 1)))
         .unwrap();
     let shard = parking_lot::Mutex::new(());
-    let (position, guard) = catalog
-        .propose_locked(|image| {
-            Ok::<_, CatalogError>((image.delete_topic(TopicNo(1))?, shard.lock()))
-        })
-        .unwrap();
+    let mut sequencer = catalog.lock();
+    let change = sequencer.image().delete_topic(TopicNo(1)).unwrap();
+    let guard = shard.lock();
+    let position = sequencer.sequence(&change);
+    drop(sequencer);
     assert!(shard.try_lock().is_none());
     assert_eq!(journal.appended(), position);
     drop(guard);

@@ -19,6 +19,7 @@ use crate::store::backend::memory::MemoryDisk;
 use crate::store::journal::{Journal, JournalOptions};
 use crate::types::{Offset, PartitionKey, Position};
 
+mod reshape;
 mod times;
 
 const STORE: Uuid = Uuid::from_u128(7);

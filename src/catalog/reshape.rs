@@ -1,0 +1,206 @@
+//! From the shards that an operator wants to a reshape that fits the image, or a refusal.
+
+use thiserror::Error;
+
+use super::change::{Change, Reshaped};
+use super::image::Image;
+use super::topic::Topic;
+use crate::shard::{EpochEvent, Layout, ShardState};
+use crate::types::{Offset, ShardId, TopicNo};
+
+/// Why a reshape was refused. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReshapeError {
+    /// The topic is not there.
+    #[error("the topic does not exist (any more)")]
+    UnknownTopic,
+    /// No shard is named, or one twice.
+    #[error("a reshape replaces at least one shard, and each shard is named once")]
+    BadNames,
+    /// No such shard.
+    #[error("topic {topic} has no shard {}: `shardgate shards list` shows those it has", shard.0)]
+    UnknownShard {
+        /// The topic's name.
+        topic: String,
+        /// The shard.
+        shard: ShardId,
+    },
+    /// A shard that was replaced before.
+    #[error("shard {} of topic {topic} is sealed since epoch {epoch}; its slots belong to shards {}",
+        shard.0, listed(children))]
+    Sealed {
+        /// The topic's name.
+        topic: String,
+        /// The shard.
+        shard: ShardId,
+        /// Layout epoch of its seal.
+        epoch: u32,
+        /// The shards that took its slots then.
+        children: Vec<ShardId>,
+    },
+    /// Shards that do not stand side by side.
+    #[error(
+        "shards {} of topic {topic} are no neighbours: only a run of adjacent shards can be \
+        replaced",
+        listed(shards)
+    )]
+    NotAdjacent {
+        /// The topic's name.
+        topic: String,
+        /// The shards, in slot order.
+        shards: Vec<ShardId>,
+    },
+    /// Slots that do not add up.
+    #[error(
+        "the new shards of topic {topic} have {got} slots together, the old ones have {have}; \
+        each new shard needs at least one"
+    )]
+    DoesNotCover {
+        /// The topic's name.
+        topic: String,
+        /// Slots of the old shards.
+        have: u32,
+        /// Slots of the new ones together.
+        got: u64,
+    },
+    /// No place for the journal entry.
+    #[error("the disk is nearly full: free some space or delete records, then try again")]
+    NoSpace,
+}
+
+fn listed(shards: &[ShardId]) -> String {
+    let ids: Vec<String> = shards.iter().map(|id| id.0.to_string()).collect();
+    ids.join(", ")
+}
+
+/// What becomes of a wish to reshape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Exactly this was done before.
+    Done {
+        /// The layout epoch that it made.
+        epoch: u32,
+        /// The shards that it opened, in slot order.
+        opened: Vec<ShardId>,
+    },
+    /// It can be done.
+    Plan(Plan),
+}
+
+/// A reshape that lacks only the offsets at which its new shards take over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The topic's number.
+    pub no: TopicNo,
+    /// Shards to seal, in slot order.
+    pub sealed: Vec<ShardId>,
+    /// Shards to open, with their numbers of slots, in slot order.
+    pub opened: Vec<(ShardId, u32)>,
+    /// The partitions that move, in slot order.
+    pub partitions: Vec<u32>,
+    /// The layout epoch that it will make.
+    pub epoch: u32,
+}
+
+impl Plan {
+    /// The change, given the next offset of each of [`Plan::partitions`].
+    pub fn change(&self, starts: Vec<Offset>, at_ms: i64) -> Change {
+        Change::Reshaped(Box::new(Reshaped {
+            no: self.no,
+            sealed: self.sealed.clone(),
+            opened: self.opened.clone(),
+            starts,
+            at_ms,
+        }))
+    }
+}
+
+impl Image {
+    /// Replaces open neighbours of a topic, named in any order, by shards with these numbers of
+    /// slots. What was done before is answered as it was then, so that repeating it is safe.
+    pub fn reshape_topic(
+        &self,
+        no: TopicNo,
+        shards: &[ShardId],
+        slots: &[u32],
+    ) -> Result<Decision, ReshapeError> {
+        let topic = self.topic_by_no(no).ok_or(ReshapeError::UnknownTopic)?;
+        let layout = &topic.layout;
+        let mut sealed = shards.to_vec();
+        let known = |id: &ShardId| layout.shard(*id).map_or(u32::MAX, |s| s.first_slot);
+        sealed.sort_by_key(known);
+        if sealed.is_empty() || sealed.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(ReshapeError::BadNames);
+        }
+        if let Some(done) = done_before(layout, &sealed, slots) {
+            return Ok(done);
+        }
+        let run = open_run(topic, &sealed)?;
+        let have = run.1 - run.0;
+        let got = slots.iter().map(|n| u64::from(*n)).sum();
+        if got != u64::from(have) || slots.contains(&0) {
+            let topic = topic.name.to_string();
+            return Err(ReshapeError::DoesNotCover { topic, have, got });
+        }
+        let ids = (self.next_shard().0..).map(ShardId);
+        let range = run.0 as usize..run.1 as usize;
+        Ok(Decision::Plan(Plan {
+            no,
+            sealed,
+            opened: ids.zip(slots.iter().copied()).collect(),
+            partitions: layout.slots().get(range).unwrap_or(&[]).to_vec(),
+            epoch: layout.epoch() + 1,
+        }))
+    }
+}
+
+/// First slot and end of a run of open shards.
+fn open_run(topic: &Topic, shards: &[ShardId]) -> Result<(u32, u32), ReshapeError> {
+    let name = || topic.name.to_string();
+    let mut run: Option<(u32, u32)> = None;
+    for &shard in shards {
+        let span = topic.layout.shard(shard);
+        let span = span.ok_or_else(|| ReshapeError::UnknownShard {
+            topic: name(),
+            shard,
+        })?;
+        if span.state == ShardState::Sealed {
+            return Err(ReshapeError::Sealed {
+                topic: name(),
+                shard,
+                epoch: span.sealed.unwrap_or(0),
+                children: span.children.clone(),
+            });
+        }
+        run = match run {
+            None => Some((span.first_slot, span.end_slot())),
+            Some((first, end)) if end == span.first_slot => Some((first, span.end_slot())),
+            Some(_) => {
+                return Err(ReshapeError::NotAdjacent {
+                    topic: name(),
+                    shards: shards.to_vec(),
+                });
+            }
+        };
+    }
+    run.ok_or(ReshapeError::BadNames)
+}
+
+/// The epoch in which exactly these shards were replaced by ones of these sizes.
+fn done_before(layout: &Layout, sealed: &[ShardId], slots: &[u32]) -> Option<Decision> {
+    let epoch = layout.shard(*sealed.first()?)?.sealed?;
+    let record = layout.history().iter().find(|r| r.epoch == epoch)?;
+    let EpochEvent::Reshaped {
+        sealed: was,
+        opened,
+    } = &record.event
+    else {
+        return None;
+    };
+    let sizes = opened.iter().map(|id| layout.shard(*id).map(|s| s.slots));
+    let same = was == sealed && sizes.eq(slots.iter().map(|n| Some(*n)));
+    same.then(|| Decision::Done {
+        epoch,
+        opened: opened.clone(),
+    })
+}

@@ -1,0 +1,103 @@
+//! Reshape: shards of a topic replaced by others over the same slots, while clients run.
+//!
+//! One journal entry, sequenced under the catalog's lock and those of the old shards. What was
+//! appended before it has its place in front of the entry; what comes after goes to the new shards.
+//! Nobody waits for anything but these locks, and no byte is moved: a shard is a lock and a list of
+//! files, and what a partition knows of its offsets and producers stays with the partition.
+
+use crate::catalog::{Decision, Plan, ReshapeError};
+use crate::partition::registry::Registry;
+use crate::partition::shard::Standing;
+use crate::types::{PartitionKey, Position, ShardId, TopicNo};
+
+/// A reshape that is sequenced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reshaped {
+    /// The layout epoch that it made.
+    pub epoch: u32,
+    /// The shards that it opened, in slot order.
+    pub opened: Vec<ShardId>,
+    /// An answer that shows it leaves when this is durable.
+    pub position: Position,
+    /// It was done before; nothing has changed.
+    pub repeated: bool,
+}
+
+impl Registry {
+    /// Replaces adjacent open shards of a topic by new ones with these numbers of slots, in slot
+    /// order. A repetition of what was done before answers as it did then.
+    pub fn reshape(
+        &self,
+        topic: TopicNo,
+        sealed: &[ShardId],
+        opened: &[u32],
+    ) -> Result<Reshaped, ReshapeError> {
+        if !self.is_writable() {
+            return Err(ReshapeError::NoSpace);
+        }
+        let shards = self.topic_shards(topic).ok_or(ReshapeError::UnknownTopic)?;
+        let at_ms = self.clock.wall_ms();
+        let mut catalog = self.catalog.lock();
+        let plan = match catalog.image().reshape_topic(topic, sealed, opened)? {
+            Decision::Plan(plan) => plan,
+            Decision::Done { epoch, opened } => {
+                return Ok(Reshaped {
+                    epoch,
+                    opened,
+                    // The last change that is sequenced stands at or behind that reshape.
+                    position: catalog.image().position(),
+                    repeated: true,
+                });
+            }
+        };
+        let key = |index: &u32| PartitionKey {
+            topic,
+            index: *index,
+        };
+        let partitions: Vec<_> = plan.partitions.iter().map(|i| self.get(key(i))).collect();
+        let routes = shards.routes();
+        let mut locks: Vec<_> = routes
+            .open()
+            .iter()
+            .filter(|shard| plan.sealed.contains(&shard.id))
+            .map(|shard| shard.lock())
+            .collect();
+        // Looked up again, as it may have been made meanwhile. One that is not there now has no
+        // record yet, and gets its first one in its new shard.
+        let starts = partitions.into_iter().zip(&plan.partitions);
+        let starts = starts.map(|(partition, index)| {
+            let partition = partition.or_else(|| self.get(key(index)));
+            partition.map_or(0, |partition| partition.next_offset())
+        });
+        let change = plan.change(starts.collect(), at_ms);
+        let position = catalog.sequence(&change);
+        if let Some(topic) = catalog.image().topic_by_no(topic) {
+            shards.reroute(&topic.layout, self.first());
+        }
+        for standing in &mut locks {
+            **standing = Standing::Moved;
+        }
+        drop(locks);
+        drop(catalog);
+        let Plan { epoch, opened, .. } = plan;
+        Ok(Reshaped {
+            epoch,
+            opened: opened.into_iter().map(|(id, _)| id).collect(),
+            position,
+            repeated: false,
+        })
+    }
+
+    /// Readers follow a reshape that is durable and published; in recovery appends do, too.
+    pub(super) fn follow_reshape(&self, no: TopicNo, in_recovery: bool) {
+        let image = self.catalog.image();
+        let (Some(topic), Some(shards)) = (image.topic_by_no(no), self.topic_shards(no)) else {
+            return;
+        };
+        shards.relist(&topic.layout);
+        if in_recovery {
+            let _catalog = self.catalog.lock();
+            shards.reroute(&topic.layout, self.first());
+        }
+    }
+}

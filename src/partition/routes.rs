@@ -1,0 +1,221 @@
+//! Which shard has a partition: for appends as sequenced, for reads as durable.
+//!
+//! A reshape is sequenced under the locks of the old shards: from that moment appends go to the
+//! new ones. Readers follow when its journal entry is durable. Neither needs to touch a partition.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use crate::partition::directory::Directory;
+use crate::partition::shard::{FileList, SegmentFile, SegmentList, Shard, Standing};
+use crate::shard::{Layout, ShardSpan};
+use crate::types::{PartitionKey, TopicNo};
+
+/// One thing per open shard of a layout.
+pub(super) struct Table<T> {
+    layout: Arc<Layout>,
+    /// In slot order, as the layout's open shards.
+    open: Vec<Arc<T>>,
+}
+
+impl<T> Table<T> {
+    fn new(layout: &Arc<Layout>, make: impl Fn(&ShardSpan) -> T) -> Self {
+        let open = layout.shards().iter().map(|span| Arc::new(make(span)));
+        Self {
+            open: open.collect(),
+            layout: Arc::clone(layout),
+        }
+    }
+
+    /// All, in slot order.
+    pub(super) fn open(&self) -> &[Arc<T>] {
+        &self.open
+    }
+
+    fn of(&self, partition: u32) -> Option<&Arc<T>> {
+        self.open.get(self.layout.open_index(partition)?)
+    }
+
+    /// The table for a later layout. Shards that are in both keep what they have; `make` gets each
+    /// new one and those of this table whose slots it took.
+    fn follow(&self, layout: &Arc<Layout>, make: impl Fn(&ShardSpan, &[Arc<T>]) -> T) -> Self {
+        let before = self.layout.shards();
+        let mut open = Vec::with_capacity(layout.shards().len());
+        let mut at = 0;
+        for span in layout.shards() {
+            if before.get(at).is_some_and(|old| old.id == span.id) {
+                open.extend(self.open.get(at).cloned());
+                at += 1;
+                continue;
+            }
+            // Slots keep their numbers in a reshape, and growth replaces no shard.
+            let old = before.iter().skip(at);
+            let count = old.take_while(|old| old.first_slot < span.end_slot());
+            let end = at + count.count();
+            let taken = self.open.get(at..end).unwrap_or(&[]);
+            open.push(Arc::new(make(span, taken)));
+            while before
+                .get(at)
+                .is_some_and(|old| old.end_slot() <= span.end_slot())
+            {
+                at += 1;
+            }
+        }
+        Self {
+            layout: Arc::clone(layout),
+            open,
+        }
+    }
+}
+
+/// The open shards of one topic at run time.
+pub(super) struct TopicShards {
+    no: TopicNo,
+    /// Where appends go. Swapped under the catalog's lock and those of the shards that are left.
+    routes: ArcSwap<Table<Shard>>,
+    /// Where reads go. Changed by the journals' sinks, each in the order of its journal.
+    lists: ArcSwap<Table<SegmentList>>,
+    /// Held by a sink while it changes lists.
+    listing: Mutex<()>,
+}
+
+impl TopicShards {
+    /// The shards of a new topic: those of `sequenced` for appends, of `durable` for reads.
+    pub(super) fn new(
+        no: TopicNo,
+        sequenced: &Arc<Layout>,
+        make: impl Fn(&ShardSpan) -> Shard,
+        durable: &Arc<Layout>,
+    ) -> Self {
+        let routes = Table::new(sequenced, make);
+        let lists = Table::new(durable, |span| SegmentList::new(span.id, FileList::new()));
+        Self {
+            no,
+            routes: ArcSwap::from_pointee(routes),
+            lists: ArcSwap::from_pointee(lists),
+            listing: Mutex::default(),
+        }
+    }
+
+    /// Where appends go now.
+    pub(super) fn routes(&self) -> Arc<Table<Shard>> {
+        self.routes.load_full()
+    }
+
+    /// The shard that sequences a partition now.
+    pub(super) fn route(&self, partition: u32) -> Option<Arc<Shard>> {
+        self.routes.load().of(partition).map(Arc::clone)
+    }
+
+    /// The files that may hold a partition's records.
+    pub(super) fn files(&self, partition: u32) -> Arc<FileList> {
+        let lists = self.lists.load();
+        lists.of(partition).map(|l| l.files()).unwrap_or_default()
+    }
+
+    /// Sends appends where this layout says, unless they are further already. New shards have the
+    /// home of those whose slots they took, or `home`. The caller holds the catalog's lock, and the
+    /// locks of all shards that the layout does not have any more.
+    pub(super) fn reroute(&self, layout: &Arc<Layout>, home: &Arc<Directory>) {
+        let routes = self.routes.load();
+        if layout.epoch() > routes.layout.epoch() {
+            let next = routes.follow(layout, |span, old| {
+                let home = old.first().map_or(home, |shard| &shard.home);
+                Shard::new(span.id, Arc::clone(home), Standing::Open)
+            });
+            self.routes.store(Arc::new(next));
+        }
+    }
+
+    /// Sends reads where this layout says. A new shard's list has each file of the old ones' lists
+    /// that holds a section of its partitions. Only the journal's sink does this.
+    pub(super) fn relist(&self, layout: &Arc<Layout>) {
+        let _alone = self.listing.lock();
+        let lists = self.lists.load();
+        let next = lists.follow(layout, |span, old| {
+            let partitions = layout.partitions_of(span);
+            let mut files: FileList = old
+                .iter()
+                .flat_map(|list| list.files().as_ref().clone())
+                .collect();
+            files.sort_by_key(|file| (file.meta.file, file.directory));
+            files.dedup_by(|a, b| Arc::ptr_eq(a, b));
+            files.retain(|file| holds_any(file, self.no, layout, span, partitions));
+            SegmentList::new(span.id, files)
+        });
+        self.lists.store(Arc::new(next));
+    }
+
+    /// Puts a file into the lists of those shards that have a partition in it.
+    pub(super) fn list(&self, file: &Arc<SegmentFile>) {
+        let _alone = self.listing.lock();
+        for list in self.lists_with(file) {
+            let mut files = list.files().as_ref().clone();
+            files.push(Arc::clone(file));
+            list.set_files(files);
+        }
+    }
+
+    /// Takes a file out of all lists.
+    pub(super) fn unlist(&self, file: &Arc<SegmentFile>) {
+        let _alone = self.listing.lock();
+        for list in self.lists_with(file) {
+            let files = list.files();
+            let rest = files.iter().filter(|f| !Arc::ptr_eq(f, file));
+            list.set_files(rest.cloned().collect());
+        }
+    }
+
+    fn lists_with(&self, file: &SegmentFile) -> Vec<Arc<SegmentList>> {
+        let lists = self.lists.load();
+        let mut with = vec![false; lists.open.len()];
+        for key in keys_of(file, self.no) {
+            let index = lists.layout.open_index(key.index);
+            if let Some(seen) = index.and_then(|index| with.get_mut(index)) {
+                *seen = true;
+            }
+        }
+        let pairs = lists.open.iter().zip(with);
+        pairs
+            .filter(|(_, with)| *with)
+            .map(|(list, _)| Arc::clone(list))
+            .collect()
+    }
+}
+
+/// The partitions of one topic that have a section in a file.
+fn keys_of(file: &SegmentFile, no: TopicNo) -> impl Iterator<Item = PartitionKey> {
+    let sections = &file.meta.sections;
+    let first = sections.partition_point(|section| section.key.topic < no);
+    let of_topic = sections.iter().skip(first);
+    of_topic
+        .take_while(move |section| section.key.topic == no)
+        .map(|section| section.key)
+}
+
+/// Whether a file has a section of a shard's partitions: asked from the side that has fewer.
+fn holds_any(
+    file: &SegmentFile,
+    no: TopicNo,
+    layout: &Layout,
+    span: &ShardSpan,
+    partitions: &[u32],
+) -> bool {
+    if partitions.len() < file.meta.sections.len() {
+        return partitions.iter().any(|&index| {
+            let key = PartitionKey { topic: no, index };
+            file.meta.section(key).is_some()
+        });
+    }
+    let inside = |slot: u32| (span.first_slot..span.end_slot()).contains(&slot);
+    keys_of(file, no).any(|key| layout.slot_of(key.index).is_some_and(inside))
+}
+
+/// The topics that have a section in a file, in ascending order.
+pub(super) fn topics_of(file: &SegmentFile) -> Vec<TopicNo> {
+    let mut topics: Vec<TopicNo> = file.meta.sections.iter().map(|s| s.key.topic).collect();
+    topics.dedup();
+    topics
+}
