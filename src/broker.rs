@@ -81,6 +81,7 @@ impl Broker {
             environment: Environment {
                 node_id: config.node_id,
                 fixed: config.properties.clone(),
+                ..Environment::default()
             },
             clock: Arc::clone(&clock),
             fatal: Arc::clone(&fatal),

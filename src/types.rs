@@ -35,6 +35,16 @@ pub struct ShardId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DirectoryNo(pub u16);
 
+/// A data directory as layouts name it: the store id in its `format` file, and nil for the first
+/// one, whose journal holds the catalog.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DirectoryId(pub uuid::Uuid);
+
+impl DirectoryId {
+    /// The first directory.
+    pub const FIRST: Self = Self(uuid::Uuid::nil());
+}
+
 /// A place in a directory's journal: the number of an entry, counted from 1 and never reset.
 /// 0 stands for "before the first entry", so a wait for it is over at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

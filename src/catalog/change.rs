@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use super::codec::{Configs, DecodeError, Reader, Writer};
 use super::topic::Replicas;
-use crate::types::{Offset, ShardId, TopicId, TopicNo};
+use crate::types::{DirectoryId, Offset, ShardId, TopicId, TopicNo};
 
-/// Version of the encoding.
-const VERSION: u8 = 1;
+/// Version of the encoding. Version 1 has no homes: all shards are in the first directory.
+const VERSION: u8 = 2;
 
 /// A topic's birth.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct TopicCreated {
     pub first_shard: ShardId,
     /// How many shards it is born with.
     pub shards: u32,
+    /// The directory of each shard, in slot order; empty if all are in the first.
+    pub homes: Vec<DirectoryId>,
     /// When.
     pub at_ms: i64,
 }
@@ -95,6 +97,8 @@ pub struct Reshaped {
     /// Shards that took their place, with their numbers of slots, in slot order. Their ids are the
     /// image's next free ones.
     pub opened: Vec<(ShardId, u32)>,
+    /// Directories of the opened shards, in slot order; empty if each stays where its slots were.
+    pub homes: Vec<DirectoryId>,
     /// Offset of the first record that each of their partitions gets there, in slot order.
     pub starts: Vec<Offset>,
     /// When.
@@ -162,9 +166,9 @@ impl Change {
     /// The change in a journal entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
-        r.version("a catalog change", VERSION)?;
+        let version = r.version("a catalog change", VERSION)?;
         let change = match r.u8()? {
-            tag::TOPIC_CREATED => Self::TopicCreated(Box::new(decode_created(&mut r)?)),
+            tag::TOPIC_CREATED => Self::TopicCreated(Box::new(decode_created(&mut r, version)?)),
             tag::TOPIC_DELETED => Self::TopicDeleted {
                 no: TopicNo(r.u32()?),
             },
@@ -187,7 +191,7 @@ impl Change {
                 configs: r.configs()?,
             },
             tag::PRODUCER_IDS_RESERVED => Self::ProducerIdsReserved { next: r.int()? },
-            tag::RESHAPED => Self::Reshaped(Box::new(decode_reshaped(&mut r)?)),
+            tag::RESHAPED => Self::Reshaped(Box::new(decode_reshaped(&mut r, version)?)),
             _ => return Err(DecodeError::Damaged("an unknown kind of change")),
         };
         r.end()?;
@@ -206,10 +210,11 @@ fn encode_created(w: &mut Writer, created: &TopicCreated) {
     w.configs(&created.configs);
     w.uint(created.first_shard.0);
     w.uint(u64::from(created.shards));
+    w.list(&created.homes, |w, home| encode_home(w, *home));
     w.int(created.at_ms);
 }
 
-fn decode_created(r: &mut Reader) -> Result<TopicCreated, DecodeError> {
+fn decode_created(r: &mut Reader, version: u8) -> Result<TopicCreated, DecodeError> {
     Ok(TopicCreated {
         no: TopicNo(r.u32()?),
         id: r.uuid()?,
@@ -220,6 +225,10 @@ fn decode_created(r: &mut Reader) -> Result<TopicCreated, DecodeError> {
         configs: r.configs()?,
         first_shard: ShardId(r.uint()?),
         shards: r.u32()?,
+        homes: match version {
+            1 => Vec::new(),
+            _ => r.list(decode_home)?,
+        },
         at_ms: r.int()?,
     })
 }
@@ -234,20 +243,45 @@ fn encode_reshaped(w: &mut Writer, reshaped: &Reshaped) {
     });
     w.list(&reshaped.starts, |w, start| w.int(*start));
     w.int(reshaped.at_ms);
+    w.list(&reshaped.homes, |w, home| encode_home(w, *home));
 }
 
-fn decode_reshaped(r: &mut Reader) -> Result<Reshaped, DecodeError> {
+fn decode_reshaped(r: &mut Reader, version: u8) -> Result<Reshaped, DecodeError> {
     Ok(Reshaped {
         no: TopicNo(r.u32()?),
         sealed: r.list(|r| Ok(ShardId(r.uint()?)))?,
         opened: r.list(|r| Ok((ShardId(r.uint()?), r.u32()?)))?,
         starts: r.list(Reader::int)?,
         at_ms: r.int()?,
+        homes: match version {
+            1 => Vec::new(),
+            _ => r.list(decode_home)?,
+        },
     })
 }
 
 pub(super) fn decode_factor(r: &mut Reader) -> Result<i16, DecodeError> {
     i16::try_from(r.int()?).map_err(|_| DecodeError::Damaged("a replication factor is too large"))
+}
+
+pub(super) fn encode_home(w: &mut Writer, home: DirectoryId) {
+    match home {
+        DirectoryId::FIRST => w.u8(0),
+        DirectoryId(id) => {
+            w.u8(1);
+            w.uuid(id);
+        }
+    }
+}
+
+pub(super) fn decode_home(r: &mut Reader) -> Result<DirectoryId, DecodeError> {
+    match r.u8()? {
+        0 => Ok(DirectoryId::FIRST),
+        1 => Ok(DirectoryId(r.uuid()?)),
+        _ => Err(DecodeError::Damaged(
+            "a home is neither the first nor another",
+        )),
+    }
 }
 
 pub(super) fn encode_broker(w: &mut Writer, broker: Option<i32>) {

@@ -8,7 +8,8 @@ use super::error::CatalogError;
 use super::image::Image;
 use super::names;
 use super::topic::{MAX_PARTITIONS, Topic};
-use crate::types::{TopicId, TopicNo};
+use crate::shard::Layout;
+use crate::types::{DirectoryId, TopicId, TopicNo};
 
 /// Most partitions that one request may add to a topic.
 pub const MAX_PARTITIONS_PER_REQUEST: u32 = 10_000;
@@ -84,6 +85,7 @@ impl Image {
             replication_factor,
             manual,
         } = shape;
+        let shards = self.settings(&new.configs).shard_count.clamp(1, partitions);
         Ok(Change::TopicCreated(Box::new(TopicCreated {
             no: self.next_topic(),
             id: new.id,
@@ -93,9 +95,29 @@ impl Image {
             replicas: (0..).zip(manual).collect(),
             configs: new.configs.clone(),
             first_shard: self.next_shard(),
-            shards: self.settings(&new.configs).shard_count.clamp(1, partitions),
+            shards,
+            homes: self.homes(name, partitions, shards),
             at_ms: new.at_ms,
         })))
+    }
+
+    /// Where the shards of a new topic live: each on the directory with the fewest partitions so
+    /// far, the first of several. What the server itself keeps stays on the first.
+    fn homes(&self, name: &str, partitions: u32, shards: u32) -> Vec<DirectoryId> {
+        let directories = &self.environment().directories;
+        if directories.len() < 2 || names::is_internal(name) {
+            return Vec::new();
+        }
+        let taken = directories.iter().map(|home| self.partitions_in(*home));
+        let mut taken: Vec<u64> = taken.collect();
+        let mut homes = Vec::new();
+        for slots in Layout::even_cut(partitions, shards) {
+            if let Some(least) = (0..taken.len()).min_by_key(|at| taken[*at]) {
+                taken[least] += u64::from(slots);
+                homes.push(directories[least]);
+            }
+        }
+        homes
     }
 
     /// The deletion of a topic.

@@ -13,7 +13,7 @@ use super::names;
 use super::settings::TopicSettings;
 use super::topic::{MAX_PARTITIONS, Replicas, Topic};
 use crate::shard::Layout;
-use crate::types::{Position, ShardId, TopicId, TopicNo};
+use crate::types::{DirectoryId, Position, ShardId, TopicId, TopicNo};
 
 /// What the image depends on besides its changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +22,9 @@ pub struct Environment {
     pub node_id: i32,
     /// Configs that the process started with, under Kafka's names.
     pub fixed: Configs,
+    /// The data directories that new topics are spread over, the first one first; empty for that
+    /// one alone.
+    pub directories: Vec<DirectoryId>,
 }
 
 static NONE: Configs = Configs::new();
@@ -54,6 +57,8 @@ pub struct Image {
     metric_names: CowMap<String, TopicNo>,
     pub(super) broker_configs: Arc<BTreeMap<Option<i32>, Configs>>,
     pub(super) group_configs: CowMap<String, Arc<Configs>>,
+    /// Partitions of the open shards of each directory that has any.
+    homed: Arc<BTreeMap<DirectoryId, u64>>,
     pub(super) next_topic: u32,
     pub(super) next_shard: u64,
     pub(super) next_producer_id: i64,
@@ -82,6 +87,7 @@ impl Image {
             metric_names: CowMap::default(),
             broker_configs: Arc::default(),
             group_configs: CowMap::default(),
+            homed: Arc::default(),
             next_topic: 1,
             next_shard: 1,
             next_producer_id: 0,
@@ -265,17 +271,17 @@ impl Image {
                 "there is a topic {name} or one of its id already"
             )));
         }
-        let after = created
-            .first_shard
-            .0
-            .saturating_add(u64::from(created.shards));
+        let shards = u64::from(created.shards);
+        let after = created.first_shard.0.saturating_add(shards);
         let counts = created.shards <= created.partitions && created.partitions <= MAX_PARTITIONS;
-        if !counts || created.no.0 == u32::MAX {
+        let homes = created.homes.is_empty() || created.homes.len() as u64 == shards;
+        if !counts || !homes || created.no.0 == u32::MAX {
             return Err(Misfit(format!("topic {name} has no layout")));
         }
         let ids: Vec<ShardId> = (created.first_shard.0..after).map(ShardId).collect();
         let layout = Layout::create(created.partitions, &ids, created.at_ms)
-            .map_err(|e| Misfit(format!("topic {name} has no layout: {e}")))?;
+            .map_err(|e| Misfit(format!("topic {name} has no layout: {e}")))?
+            .with_homes(ids.iter().copied().zip(created.homes.iter().copied()));
         let topic = Topic {
             no: created.no,
             id: created.id,
@@ -295,8 +301,38 @@ impl Image {
         Ok(())
     }
 
+    /// How many partitions live in a directory.
+    pub fn partitions_in(&self, home: DirectoryId) -> u64 {
+        self.homed.get(&home).copied().unwrap_or(0)
+    }
+
+    /// Counts the partitions of a topic for their directories, or no longer.
+    fn count_homes(&mut self, layout: &Layout, there: bool) {
+        let homed = Arc::make_mut(&mut self.homed);
+        for shard in layout.shards() {
+            let partitions = homed.entry(shard.home).or_default();
+            *partitions = match there {
+                true => partitions.saturating_add(u64::from(shard.slots)),
+                false => partitions.saturating_sub(u64::from(shard.slots)),
+            };
+            if *partitions == 0 {
+                homed.remove(&shard.home);
+            }
+        }
+    }
+
+    /// Puts a topic with another layout in the place of what it was.
+    fn relayout(&mut self, topic: Topic) {
+        if let Some(before) = self.topics.get(&topic.no).cloned() {
+            self.count_homes(&before.layout, false);
+        }
+        self.count_homes(&topic.layout, true);
+        self.topics.insert(topic.no, Arc::new(topic));
+    }
+
     /// Takes a topic into every index.
     pub(super) fn put(&mut self, topic: Topic) {
+        self.count_homes(&topic.layout, true);
         self.names.insert(Arc::clone(&topic.name), topic.no);
         self.ids.insert(topic.id, topic.no);
         if topic.name.contains(['.', '_']) {
@@ -308,6 +344,7 @@ impl Image {
 
     fn delete(&mut self, no: TopicNo) -> Result<(), Misfit> {
         let topic = Arc::clone(self.expect(no)?);
+        self.count_homes(&topic.layout, false);
         self.topics.remove(&no);
         self.names.remove(topic.name.as_ref());
         self.ids.remove(&topic.id);
@@ -330,7 +367,7 @@ impl Image {
         if !new.is_empty() {
             Arc::make_mut(&mut topic.replicas).extend(new.iter().map(|(p, r)| (*p, r.clone())));
         }
-        self.topics.insert(no, Arc::new(topic));
+        self.relayout(topic);
         Ok(())
     }
 
@@ -349,9 +386,20 @@ impl Image {
                 .layout
                 .reshape(&change.sealed, &change.opened, &change.starts, change.at_ms);
         let layout = layout.map_err(|e| Misfit(format!("topic {}: {e}", topic.name)))?;
-        topic.layout = Arc::new(layout);
+        if !change.homes.is_empty() && change.homes.len() != change.opened.len() {
+            return Err(Misfit(format!(
+                "topic {}: not each new shard has a home",
+                topic.name
+            )));
+        }
+        let homes = change
+            .opened
+            .iter()
+            .map(|(id, _)| *id)
+            .zip(change.homes.iter().copied());
+        topic.layout = Arc::new(layout.with_homes(homes));
         self.next_shard = self.next_shard.saturating_add(change.opened.len() as u64);
-        self.topics.insert(change.no, Arc::new(topic));
+        self.relayout(topic);
         Ok(())
     }
 

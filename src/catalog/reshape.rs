@@ -63,6 +63,17 @@ pub enum ReshapeError {
         /// Slots of the new ones together.
         got: u64,
     },
+    /// Shards that cannot be merged where they are.
+    #[error(
+        "shards {} of topic {topic} are in different data directories: move them to one first",
+        listed(shards)
+    )]
+    DifferentHomes {
+        /// The topic's name.
+        topic: String,
+        /// The shards, in slot order.
+        shards: Vec<ShardId>,
+    },
     /// No place for the journal entry.
     #[error("the disk is nearly full: free some space or delete records, then try again")]
     NoSpace,
@@ -109,6 +120,7 @@ impl Plan {
             no: self.no,
             sealed: self.sealed.clone(),
             opened: self.opened.clone(),
+            homes: Vec::new(),
             starts,
             at_ms,
         }))
@@ -170,6 +182,13 @@ fn open_run(topic: &Topic, shards: &[ShardId]) -> Result<(u32, u32), ReshapeErro
                 shard,
                 epoch: span.sealed.unwrap_or(0),
                 children: span.children.clone(),
+            });
+        }
+        let home = topic.layout.shard(shards[0]).map(|first| first.home);
+        if home != Some(span.home) {
+            return Err(ReshapeError::DifferentHomes {
+                topic: name(),
+                shards: shards.to_vec(),
             });
         }
         run = match run {

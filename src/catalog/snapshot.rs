@@ -9,17 +9,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::change::{
-    decode_broker, decode_factor, decode_replicas, encode_broker, encode_replicas,
+    decode_broker, decode_factor, decode_home, decode_replicas, encode_broker, encode_home,
+    encode_replicas,
 };
 use super::codec::{DecodeError, Reader, Writer};
 use super::image::{Environment, Image};
 use super::names;
 use super::topic::Topic;
 use crate::shard::{EpochEvent, EpochRecord, Layout, LayoutParts, Link, ShardSpan, ShardState};
-use crate::types::{Position, ShardId, TopicNo};
+use crate::types::{DirectoryId, Position, ShardId, TopicNo};
 
-/// Version of the encoding.
-const VERSION: u8 = 1;
+/// Version of the encoding. Version 1 has no homes of shards: all are in the first directory.
+const VERSION: u8 = 2;
 
 /// Size that a section stays below, unless one record is larger.
 const SECTION_BYTES: usize = 1 << 20;
@@ -77,7 +78,7 @@ impl Image {
         let mut topics = Vec::new();
         for section in sections {
             let mut r = Reader::new(section);
-            r.version("a catalog section", VERSION)?;
+            let version = r.version("a catalog section", VERSION)?;
             while !r.is_empty() {
                 let mut record = Reader::new(r.blob()?);
                 match record.u8()? {
@@ -98,7 +99,7 @@ impl Image {
                             .group_configs
                             .insert(group, Arc::new(record.configs()?));
                     }
-                    tag::TOPIC => topics.push(decode_topic(&mut record, &image)?),
+                    tag::TOPIC => topics.push(decode_topic(&mut record, &image, version)?),
                     _ => return Err(DecodeError::Damaged("an unknown kind of record")),
                 }
                 record.end()?;
@@ -171,7 +172,7 @@ fn encode_topic(w: &mut Writer, topic: &Topic) {
     encode_layout(w, topic.layout.parts());
 }
 
-fn decode_topic(r: &mut Reader, image: &Image) -> Result<Topic, DecodeError> {
+fn decode_topic(r: &mut Reader, image: &Image, version: u8) -> Result<Topic, DecodeError> {
     let no = TopicNo(r.u32()?);
     let id = r.uuid()?;
     let name = r.str()?;
@@ -179,7 +180,7 @@ fn decode_topic(r: &mut Reader, image: &Image) -> Result<Topic, DecodeError> {
     let created_ms = r.int()?;
     let configs = r.configs()?;
     let replicas = decode_replicas(r)?;
-    let layout = Layout::from_parts(decode_layout(r)?)
+    let layout = Layout::from_parts(decode_layout(r, version)?)
         .map_err(|_| DecodeError::Damaged("a topic's layout breaks its rules"))?;
     Ok(Topic {
         no,
@@ -216,14 +217,14 @@ fn encode_layout(w: &mut Writer, parts: &LayoutParts) {
     w.list(&parts.history, encode_epoch);
 }
 
-fn decode_layout(r: &mut Reader) -> Result<LayoutParts, DecodeError> {
+fn decode_layout(r: &mut Reader, version: u8) -> Result<LayoutParts, DecodeError> {
     let mut before = 0i64;
     let slots = r.list(|r| {
         before = before.wrapping_add(r.int()?);
         u32::try_from(before).map_err(|_| DecodeError::Damaged("a slot is out of range"))
     })?;
-    let open = r.list(|r| decode_shard(r, ShardState::Open))?;
-    let sealed = r.list(|r| decode_shard(r, ShardState::Sealed))?;
+    let open = r.list(|r| decode_shard(r, ShardState::Open, version))?;
+    let sealed = r.list(|r| decode_shard(r, ShardState::Sealed, version))?;
     let link = |r: &mut Reader| {
         Ok(Link {
             shard: ShardId(r.uint()?),
@@ -252,9 +253,10 @@ fn encode_shard(w: &mut Writer, shard: &ShardSpan) {
     w.list(&shard.children, |w, id| w.uint(id.0));
     w.uint(u64::from(shard.created));
     w.uint(u64::from(shard.sealed.unwrap_or(0)));
+    encode_home(w, shard.home);
 }
 
-fn decode_shard(r: &mut Reader, state: ShardState) -> Result<ShardSpan, DecodeError> {
+fn decode_shard(r: &mut Reader, state: ShardState, version: u8) -> Result<ShardSpan, DecodeError> {
     let ids = |r: &mut Reader| r.list(|r| Ok(ShardId(r.uint()?)));
     Ok(ShardSpan {
         id: ShardId(r.uint()?),
@@ -265,6 +267,10 @@ fn decode_shard(r: &mut Reader, state: ShardState) -> Result<ShardSpan, DecodeEr
         children: ids(r)?,
         created: r.u32()?,
         sealed: Some(r.u32()?).filter(|epoch| *epoch > 0),
+        home: match version {
+            1 => DirectoryId::FIRST,
+            _ => decode_home(r)?,
+        },
     })
 }
 

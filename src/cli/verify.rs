@@ -66,6 +66,7 @@ fn check(config: &Config) -> Result<Report, Refusal> {
     let environment = Environment {
         node_id: config.node_id,
         fixed: config.properties.clone(),
+        ..Environment::default()
     };
     let quiet = tracing::subscriber::NoSubscriber::default();
     // What recovery logs is about a start, and would be misleading here.

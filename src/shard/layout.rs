@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 use super::range::HashRange;
-use crate::types::{Offset, ShardId};
+use crate::types::{DirectoryId, Offset, ShardId};
 
 /// Layout epochs a topic keeps in memory. Older records are dropped; partitions born in them count
 /// as ones of unknown parent.
@@ -31,6 +31,8 @@ pub struct ShardSpan {
     pub slots: u32,
     /// Open or sealed.
     pub state: ShardState,
+    /// The data directory whose journal its appends go to.
+    pub home: DirectoryId,
     /// Shards it came from.
     pub parents: Vec<ShardId>,
     /// Shards that took its slots.
@@ -162,19 +164,23 @@ impl Layout {
         if shards == 0 || shards as u64 > u64::from(partitions) {
             return Err(LayoutError::Counts { partitions, shards });
         }
-        let cut = |i: usize| (i as u64 * u64::from(partitions) / shards as u64) as u32;
+        let mut first_slot = 0;
         let open = ids
             .iter()
-            .enumerate()
-            .map(|(i, &id)| ShardSpan {
-                id,
-                first_slot: cut(i),
-                slots: cut(i + 1) - cut(i),
-                state: ShardState::Open,
-                parents: Vec::new(),
-                children: Vec::new(),
-                created: 1,
-                sealed: None,
+            .zip(Self::even_cut(partitions, shards as u32))
+            .map(|(&id, slots)| {
+                first_slot += slots;
+                ShardSpan {
+                    id,
+                    first_slot: first_slot - slots,
+                    slots,
+                    state: ShardState::Open,
+                    home: DirectoryId::FIRST,
+                    parents: Vec::new(),
+                    children: Vec::new(),
+                    created: 1,
+                    sealed: None,
+                }
             })
             .collect();
         let event = EpochEvent::Created { partitions };
@@ -193,6 +199,21 @@ impl Layout {
             positions: parts.slots.clone(),
             parts,
         })
+    }
+
+    /// Slots of each of so many shards of a new topic: they differ by one at most.
+    pub fn even_cut(partitions: u32, shards: u32) -> impl Iterator<Item = u32> {
+        let cut = move |i: u32| u64::from(i) * u64::from(partitions) / u64::from(shards);
+        (0..shards).map(move |i| (cut(i + 1) - cut(i)) as u32)
+    }
+
+    /// The same layout with these open shards in these directories.
+    pub fn with_homes(mut self, homes: impl Iterator<Item = (ShardId, DirectoryId)>) -> Self {
+        let homes: BTreeMap<_, _> = homes.collect();
+        for shard in &mut self.parts.open {
+            shard.home = homes.get(&shard.id).copied().unwrap_or(shard.home);
+        }
+        self
     }
 
     /// A layout out of stored parts, if they obey every rule.

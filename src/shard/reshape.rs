@@ -3,7 +3,7 @@
 use super::layout::{
     EpochEvent, EpochRecord, Layout, LayoutError, LayoutParts, Link, ShardSpan, ShardState,
 };
-use crate::types::{Offset, ShardId};
+use crate::types::{DirectoryId, Offset, ShardId};
 
 impl Layout {
     /// The layout in which the adjacent open shards `sealed` are replaced by `opened`: new shards
@@ -20,6 +20,11 @@ impl Layout {
         let old = &self.parts.open[run.clone()];
         let slots: u64 = old.iter().map(|s| u64::from(s.slots)).sum();
         self.check_opened(opened, slots)?;
+        if old.iter().any(|shard| shard.home != old[0].home) {
+            return Err(LayoutError::Reshape(
+                "the shards are in different directories",
+            ));
+        }
         if starts.len() as u64 != slots {
             return Err(LayoutError::Reshape("not each partition has a start"));
         }
@@ -110,6 +115,7 @@ impl Layout {
                 first_slot,
                 slots,
                 state: ShardState::Open,
+                home: old.first().map_or(DirectoryId::FIRST, |s| s.home),
                 parents: Vec::new(),
                 children: Vec::new(),
                 created: epoch,

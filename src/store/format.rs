@@ -1,7 +1,8 @@
 //! The `format` file: whose directory this is, and which version of the formats it holds.
 //!
 //! It is the first file of a new directory, so a directory with files but without it belongs to
-//! somebody else and is left alone.
+//! somebody else and is left alone. A node's further directories name its first one, and the first
+//! one names all that were ever used with it.
 
 use std::fmt::Write as _;
 use std::io;
@@ -18,6 +19,8 @@ const TEMPORARY: &str = "format.new";
 const FIRST_LINE: &str = "shardgate data directory";
 /// Far above any real one: a bound for what is read into memory.
 const MAX_BYTES: u64 = 64 * 1024;
+/// The feature of a directory whose node has, or had, several.
+const DIRECTORIES: &str = "directories";
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// What the `format` file says.
@@ -31,6 +34,10 @@ pub struct Format {
     pub version: u16,
     /// Optional parts of the formats that are in use.
     pub features: Vec<String>,
+    /// Store id of the node's first directory, if this is another one.
+    pub first: Option<Uuid>,
+    /// Store ids of the node's other directories, if this is the first.
+    pub others: Vec<Uuid>,
 }
 
 /// Why a directory is not opened.
@@ -70,6 +77,18 @@ pub enum FormatError {
          shardgate release that wrote it, or a later one"
     )]
     UnknownFeature(String),
+    /// Another directory of some node where the first one is expected.
+    #[error(
+        "it is not the first data directory of its node; that one has store.id={0} in its format \
+         file and must stand first in log.dirs"
+    )]
+    NotTheFirst(Uuid),
+    /// A first directory, or one of another node, where another directory of this one is expected.
+    #[error(
+        "it belongs to another node ({0}); nothing was written to it. Take it out of log.dirs, or \
+         name an empty directory instead"
+    )]
+    AnotherNode(String),
     /// The file is there and makes no sense.
     #[error(
         "the format file is damaged ({0}); restore it from a copy, since without its store id the \
@@ -79,46 +98,85 @@ pub enum FormatError {
 }
 
 impl Format {
-    /// Reads the `format` file, or writes one into an empty directory.
+    /// Reads the `format` file of a node's first directory, or writes one if it is empty.
     pub fn open_or_create(disk: &dyn Disk) -> Result<Format, FormatError> {
-        let names = disk.list("").map_err(|error| FormatError::Io {
-            what: "look for",
-            error,
-        })?;
-        if names.iter().any(|name| name == NAME) {
-            return read(disk);
+        if let Some(format) = read_unless_empty(disk)? {
+            return format.expect_first();
         }
-        let folders = disk.folders("").map_err(|error| FormatError::Io {
-            what: "look for",
-            error,
-        })?;
-        let foreign = names
-            .iter()
-            .filter(|name| name.as_str() != TEMPORARY)
-            .chain(folders.iter().filter(|name| name.as_str() != "lost+found"))
-            .next();
-        if let Some(found) = foreign {
-            return Err(FormatError::Foreign {
-                found: found.clone(),
-                hint: hint(&names, &folders),
-            });
+        Self::create(disk, random_cluster_id(), None)
+    }
+
+    /// Reads the `format` file of another directory of the node that has `first`, or writes one if
+    /// it is empty.
+    pub fn open_or_join(disk: &dyn Disk, first: &Format) -> Result<Format, FormatError> {
+        if let Some(format) = read_unless_empty(disk)? {
+            return format.expect_other(first);
         }
+        Self::create(disk, first.cluster_id.clone(), Some(first.store_id))
+    }
+
+    fn create(
+        disk: &dyn Disk,
+        cluster_id: String,
+        first: Option<Uuid>,
+    ) -> Result<Format, FormatError> {
         let format = Format {
             store_id: Uuid::new_v4(),
-            cluster_id: random_cluster_id(),
+            cluster_id,
             version: VERSION,
-            features: Vec::new(),
+            features: first.map(|_| DIRECTORIES.to_owned()).into_iter().collect(),
+            first,
+            others: Vec::new(),
         };
-        write(disk, &format).map_err(|error| FormatError::Io {
-            what: "write",
-            error,
-        })?;
+        format.write(disk)?;
         Ok(format)
+    }
+
+    /// Names the node's other directories in the first one's file, if it names others than these.
+    pub fn name_others(&mut self, disk: &dyn Disk, others: Vec<Uuid>) -> Result<(), FormatError> {
+        if self.others == others {
+            return Ok(());
+        }
+        self.others = others;
+        if !self.features.iter().any(|f| f == DIRECTORIES) {
+            self.features.push(DIRECTORIES.to_owned());
+        }
+        self.write(disk)
+    }
+
+    /// Refuses a directory that is not the first of its node.
+    pub fn expect_first(self) -> Result<Format, FormatError> {
+        match self.first {
+            Some(first) => Err(FormatError::NotTheFirst(first)),
+            None => Ok(self),
+        }
+    }
+
+    /// Refuses a directory that is no other one of the node that has `first`.
+    pub fn expect_other(self, first: &Format) -> Result<Format, FormatError> {
+        let why = match self.first {
+            None => "it is the first or only directory of that node".to_owned(),
+            Some(id) if id != first.store_id => {
+                format!("the first directory of that node has store.id={id}")
+            }
+            Some(_) if self.cluster_id != first.cluster_id => {
+                format!("its cluster.id is {}", self.cluster_id)
+            }
+            Some(_) => return Ok(self),
+        };
+        Err(FormatError::AnotherNode(why))
     }
 
     /// Reads the `format` file of a directory that must have one. Changes nothing.
     pub fn open(disk: &dyn Disk) -> Result<Format, FormatError> {
         read(disk)
+    }
+
+    fn write(&self, disk: &dyn Disk) -> Result<(), FormatError> {
+        write(disk, self).map_err(|error| FormatError::Io {
+            what: "write",
+            error,
+        })
     }
 
     fn encode(&self) -> String {
@@ -129,6 +187,13 @@ impl Format {
             self.cluster_id,
             self.features.join(",")
         );
+        if let Some(first) = self.first {
+            let _ = writeln!(text, "first.store.id={first}");
+        }
+        if !self.others.is_empty() {
+            let others: Vec<String> = self.others.iter().map(Uuid::to_string).collect();
+            let _ = writeln!(text, "other.store.ids={}", others.join(","));
+        }
         let crc = crc32c::crc32c(text.as_bytes());
         let _ = writeln!(text, "crc32c={crc:08x}");
         text
@@ -165,9 +230,12 @@ impl Format {
             .filter(|f| !f.is_empty())
             .map(str::to_owned)
             .collect();
-        if let Some(unknown) = features.first() {
+        if let Some(unknown) = features.iter().find(|f| *f != DIRECTORIES) {
             return Err(FormatError::UnknownFeature(unknown.clone()));
         }
+        let first = value("first.store.id").map(Uuid::parse_str).transpose();
+        let others = value("other.store.ids").unwrap_or_default().split(',');
+        let others = others.filter(|id| !id.is_empty()).map(Uuid::parse_str);
         Ok(Format {
             store_id: store_id.ok_or_else(|| damaged("it has no store.id"))?,
             cluster_id: cluster_id
@@ -175,7 +243,36 @@ impl Format {
                 .to_owned(),
             version,
             features,
+            first: first.map_err(|_| damaged("its first.store.id is no id"))?,
+            others: others
+                .collect::<Result<_, _>>()
+                .map_err(|_| damaged("its other.store.ids are no ids"))?,
         })
+    }
+}
+
+/// The `format` file; `None` for an empty directory. One with anything else in it is refused.
+fn read_unless_empty(disk: &dyn Disk) -> Result<Option<Format>, FormatError> {
+    let looking = |error| FormatError::Io {
+        what: "look for",
+        error,
+    };
+    let names = disk.list("").map_err(looking)?;
+    if names.iter().any(|name| name == NAME) {
+        return read(disk).map(Some);
+    }
+    let folders = disk.folders("").map_err(looking)?;
+    let foreign = names
+        .iter()
+        .filter(|name| name.as_str() != TEMPORARY)
+        .chain(folders.iter().filter(|name| name.as_str() != "lost+found"))
+        .next();
+    match foreign {
+        None => Ok(None),
+        Some(found) => Err(FormatError::Foreign {
+            found: found.clone(),
+            hint: hint(&names, &folders),
+        }),
     }
 }
 
@@ -257,6 +354,31 @@ mod tests {
         assert_eq!(first, Format::open_or_create(&disk).unwrap());
         for seed in 0..20 {
             assert_eq!(first, Format::open_or_create(&disk.crash(seed)).unwrap());
+        }
+    }
+
+    #[test]
+    fn other_directories_know_the_first_and_strangers_are_refused() {
+        let (disk, other, stranger) = (MemoryDisk::new(), MemoryDisk::new(), MemoryDisk::new());
+        let mut first = Format::open_or_create(&disk).unwrap();
+        let joined = Format::open_or_join(&other, &first).unwrap();
+        assert_eq!(joined.first, Some(first.store_id));
+        assert_eq!(joined.cluster_id, first.cluster_id);
+        assert_ne!(joined.store_id, first.store_id);
+        first.name_others(&disk, vec![joined.store_id]).unwrap();
+        for seed in 0..20 {
+            let (disk, other) = (disk.crash(seed), other.crash(seed));
+            assert_eq!(Format::open_or_create(&disk).unwrap(), first);
+            assert_eq!(Format::open_or_join(&other, &first).unwrap(), joined);
+        }
+        let error = Format::open_or_create(&other).unwrap_err().to_string();
+        assert!(error.contains(&first.store_id.to_string()), "{error}");
+        let own = Format::open_or_create(&stranger).unwrap();
+        for (disk, of) in [(&stranger, &first), (&other, &own), (&disk, &own)] {
+            let before = disk.contents("format");
+            let error = Format::open_or_join(disk, of).unwrap_err();
+            assert!(matches!(error, FormatError::AnotherNode(_)), "{error}");
+            assert_eq!(disk.contents("format"), before);
         }
     }
 

@@ -12,13 +12,19 @@ use uuid::Uuid;
 use super::codec::{Configs, DecodeError};
 use super::*;
 use crate::store::journal::{Entry, EntryKind, Journal};
-use crate::types::{Position, ShardId, TopicNo};
+use crate::types::{DirectoryId, Position, ShardId, TopicNo};
 
 pub(super) fn environment() -> Environment {
     Environment {
         node_id: 1,
-        fixed: Configs::new(),
+        directories: directories(),
+        ..Environment::default()
     }
+}
+
+fn directories() -> Vec<DirectoryId> {
+    let others = [5, 9].map(|id| DirectoryId(Uuid::from_u128(id)));
+    std::iter::once(DirectoryId::FIRST).chain(others).collect()
 }
 
 pub(super) fn new_topic(name: &str, id: u128, partitions: i32) -> NewTopic {
@@ -103,17 +109,17 @@ impl Journal for FakeJournal {
 
 #[test]
 fn a_newer_version_is_refused_with_a_sentence() {
-    let error = Change::decode(&[2, 7, 0]).unwrap_err();
+    let error = Change::decode(&[3, 7, 0]).unwrap_err();
     assert_eq!(
         error,
         DecodeError::Newer {
             what: "a catalog change",
-            found: 2,
-            known: 1
+            found: 3,
+            known: 2
         }
     );
     assert!(error.to_string().contains("start the newer program"));
-    assert!(Image::decode([&[2u8][..]], environment()).is_err());
+    assert!(Image::decode([&[3u8][..]], environment()).is_err());
     assert!(
         Image::decode([&[1u8][..]], environment()).is_err(),
         "without marks"
@@ -296,7 +302,11 @@ fn configs_change_bit_by_bit() {
 #[test]
 fn broker_configs_reach_topics_and_only_dynamic_ones_change() {
     let fixed = configs(&[("message.max.bytes", "500")]);
-    let image = Image::empty(Environment { node_id: 1, fixed });
+    let image = Image::empty(Environment {
+        node_id: 1,
+        fixed,
+        ..Environment::default()
+    });
     let catalog = Catalog::in_memory(image);
     catalog
         .propose(|image| image.create_topic(&new_topic("t", 1, 1)))
@@ -416,4 +426,27 @@ fn thousands_of_topics_are_created_quickly_and_fit_in_sections() {
     let loaded = Image::decode(sections.iter().map(AsRef::as_ref), environment()).unwrap();
     println!("loaded in {:?}", start.elapsed());
     same(&image, &loaded);
+}
+
+#[test]
+fn new_topics_go_where_the_fewest_partitions_are() {
+    let mut image = Image::empty(environment());
+    let mut create = |name: &str, id, partitions, shards: &str| {
+        let mut new = new_topic(name, id, partitions);
+        new.configs
+            .insert("shard.count".to_owned(), shards.to_owned());
+        let change = image.create_topic(&new).unwrap();
+        image = image.apply(&change, Position(id as u64)).unwrap();
+        let topic = image.topic(name).unwrap();
+        let homes = topic.layout.shards().iter().map(|shard| shard.home);
+        let known = directories();
+        homes
+            .map(|home| known.iter().position(|d| *d == home).unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(create("a", 1, 4, "1"), [0]);
+    assert_eq!(create("b", 2, 6, "1"), [1]);
+    assert_eq!(create("c", 3, 9, "3"), [2, 2, 0]);
+    assert_eq!(create("d", 4, 2, "2"), [1, 2]);
+    assert_eq!(create("__consumer_offsets", 5, 50, "2"), [0, 0]);
 }

@@ -10,7 +10,11 @@ use crate::types::Position;
 
 fn image() -> Image {
     let map = |name: &str, value: &str| Configs::from([(name.to_owned(), value.to_owned())]);
-    let image = Image::empty(Environment { node_id: 1, fixed: map("num.partitions", "4") });
+    let image = Image::empty(Environment {
+        fixed: map("num.partitions", "4"),
+        node_id: 1,
+        ..Environment::default()
+    });
     let new = NewTopic {
         name: "t".into(),
         id: uuid::Uuid::from_u128(1),
