@@ -148,7 +148,7 @@ fn seeds_of_requests() {
         19 CreateTopicsRequest, 20 DeleteTopicsRequest, 21 DeleteRecordsRequest,
         22 InitProducerIdRequest, 23 OffsetForLeaderEpochRequest, 32 DescribeConfigsRequest,
         33 AlterConfigsRequest, 35 DescribeLogDirsRequest, 37 CreatePartitionsRequest,
-        42 DeleteGroupsRequest, 44 IncrementalAlterConfigsRequest, 60 DescribeClusterRequest,
+        42 DeleteGroupsRequest, 44 IncrementalAlterConfigsRequest, 47 OffsetDeleteRequest, 60 DescribeClusterRequest,
         75 DescribeTopicPartitionsRequest,
     );
     for (index, row) in ROWS.iter().enumerate() {

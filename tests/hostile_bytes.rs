@@ -59,6 +59,7 @@ decoders! {
     DescribeLogDirs: DescribeLogDirsRequest,
     CreatePartitions: CreatePartitionsRequest,
     DeleteGroups: DeleteGroupsRequest,
+    OffsetDelete: OffsetDeleteRequest,
     IncrementalAlterConfigs: IncrementalAlterConfigsRequest,
     DescribeCluster: DescribeClusterRequest,
     DescribeTopicPartitions: DescribeTopicPartitionsRequest,

@@ -100,7 +100,7 @@ fn decode(key: i16, version: i16, mut body: Bytes) -> bool {
         19 CreateTopicsRequest, 20 DeleteTopicsRequest, 21 DeleteRecordsRequest,
         22 InitProducerIdRequest, 23 OffsetForLeaderEpochRequest, 32 DescribeConfigsRequest,
         33 AlterConfigsRequest, 35 DescribeLogDirsRequest, 37 CreatePartitionsRequest,
-        42 DeleteGroupsRequest, 44 IncrementalAlterConfigsRequest, 60 DescribeClusterRequest,
+        42 DeleteGroupsRequest, 44 IncrementalAlterConfigsRequest, 47 OffsetDeleteRequest, 60 DescribeClusterRequest,
         75 DescribeTopicPartitionsRequest,
     )
 }

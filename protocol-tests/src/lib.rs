@@ -1,6 +1,6 @@
 //! What the protocol tests are written with: a server process that can be killed and started again
 //! ([`server`]), a raw connection for requests that client libraries will not send ([`wire`]),
-//! record batches as bytes ([`batch`]), the commonest requests ([`calls`]), and short forms of
+//! record batches as bytes ([`batch`]), the commonest requests ([`calls`], [`groups`]), and short forms of
 //! rdkafka's clients ([`client`]).
 //!
 //! Tests talk to [`bootstrap`]: one server process shared by the whole run, or, when the
@@ -11,6 +11,7 @@ pub mod batch;
 pub mod calls;
 pub mod client;
 pub mod golden;
+pub mod groups;
 pub mod history;
 pub mod server;
 pub mod trace;

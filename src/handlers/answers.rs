@@ -19,6 +19,11 @@ pub const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
 /// describe-configs, alter-configs, idempotent-write, and the three of replication.
 pub const CLUSTER_OPERATIONS: i32 = 0b1_1111_1010_0000;
 
+/// Whether a topic with so many partitions has this one.
+pub fn within(index: i32, partitions: u32) -> bool {
+    u32::try_from(index).is_ok_and(|index| index < partitions)
+}
+
 /// Why (a part of) a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {

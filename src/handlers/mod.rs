@@ -227,6 +227,7 @@ handlers! {
         describe_groups: DescribeGroups(DescribeGroupsRequest),
         list_groups: ListGroups(ListGroupsRequest),
         delete_groups: DeleteGroups(DeleteGroupsRequest),
+        offset_delete: OffsetDelete(OffsetDeleteRequest),
     }
     framed {
         fetch: Fetch(FetchRequest),

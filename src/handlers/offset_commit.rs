@@ -8,6 +8,7 @@ use kafka_protocol::messages::offset_commit_response::{
 };
 use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
 
+use super::answers::within;
 use super::text::{name, some_name};
 use super::{Connection, Reply};
 use crate::catalog::Image;
@@ -58,10 +59,6 @@ fn known(image: &Image, asked: &OffsetCommitRequestTopic) -> Option<CommitTopic>
         id: topic.id,
         partitions,
     })
-}
-
-fn within(index: i32, partitions: u32) -> bool {
-    u32::try_from(index).is_ok_and(|index| index < partitions)
 }
 
 /// Puts the group's results, which are about what exists, back among the rest.

@@ -129,6 +129,7 @@ pub static ROWS: &[ApiRow] = &[
         (0, 1),
         SMALL,
     ),
+    row(ApiKey::OffsetDelete, "OffsetDelete", (0, 0), MEDIUM),
     row(ApiKey::DescribeCluster, "DescribeCluster", (0, 2), SMALL),
     row(
         ApiKey::DescribeTopicPartitions,

@@ -28,7 +28,7 @@ const NOT_SERVED: &[(&str, &str)] = &[
          ListPartitionReassignments, DescribeQuorum, UpdateFeatures, UnregisterBroker, \
          AddRaftVoter, RemoveRaftVoter",
     ),
-    ("Others", "OffsetDelete, ListConfigResources"),
+    ("Others", "ListConfigResources"),
 ];
 
 /// The whole page.

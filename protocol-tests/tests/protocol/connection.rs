@@ -97,6 +97,7 @@ fn old_minimum_versions_are_offered() {
         ("CreatePartitions", 37, 0, 3),
         ("DeleteGroups", 42, 0, 2),
         ("IncrementalAlterConfigs", 44, 0, 1),
+        ("OffsetDelete", 47, 0, 0),
         ("DescribeCluster", 60, 0, 2),
         ("DescribeTopicPartitions", 75, 0, 0),
     ];

@@ -5,6 +5,7 @@ mod crash;
 mod edges;
 mod fetch;
 mod golden;
+mod group_protocol;
 mod groups;
 mod kills;
 mod limits;

@@ -96,6 +96,7 @@ fn every_version_is_answered_in_its_own_layout() {
         &CreatePartitionsRequest::default().with_timeout_ms(1000),
     );
     sweep(&offered, &DeleteGroupsRequest::default());
+    sweep(&offered, &OffsetDeleteRequest::default());
     sweep(&offered, &DescribeTopicPartitionsRequest::default());
     sweep(
         &offered,

@@ -309,6 +309,15 @@ pub enum Command {
         /// The group.
         group: Name,
     },
+    /// OffsetDelete: partitions that exist were chosen by the caller.
+    DeleteOffsets {
+        /// The caller.
+        token: Token,
+        /// The group.
+        group: Name,
+        /// Topics with the partitions whose commits go.
+        topics: Vec<(Name, Vec<i32>)>,
+    },
     /// A timer of the group ran out.
     Timer {
         /// The group.
@@ -333,6 +342,7 @@ impl Command {
             Self::Commit { request, .. } => &request.group,
             Self::Leave { group, .. }
             | Self::Delete { group, .. }
+            | Self::DeleteOffsets { group, .. }
             | Self::Timer { group }
             | Self::ForgetTopics { group, .. } => group,
         }
@@ -346,7 +356,8 @@ impl Command {
             | Self::Heartbeat { token, .. }
             | Self::Leave { token, .. }
             | Self::Commit { token, .. }
-            | Self::Delete { token, .. } => Some(*token),
+            | Self::Delete { token, .. }
+            | Self::DeleteOffsets { token, .. } => Some(*token),
             Self::Timer { .. } | Self::ForgetTopics { .. } => None,
         }
     }
@@ -363,6 +374,7 @@ impl Command {
                 Reply::Commit(request.topics.iter().map(all).collect())
             }
             Self::Leave { .. } => Reply::Leave(Err(error)),
+            Self::DeleteOffsets { .. } => Reply::DeleteOffsets(Err(error)),
             Self::Heartbeat { .. }
             | Self::Delete { .. }
             | Self::Timer { .. }
@@ -382,6 +394,8 @@ pub enum Reply {
     Leave(Result<Vec<Option<ResponseError>>, ResponseError>),
     /// To an OffsetCommit.
     Commit(CommitErrors),
+    /// To an OffsetDelete: an error for all, or one per topic.
+    DeleteOffsets(Result<Vec<Option<ResponseError>>, ResponseError>),
     /// To a Heartbeat or a DeleteGroups.
     Done(Result<(), ResponseError>),
 }
@@ -401,6 +415,8 @@ pub enum Change {
     },
     /// The group's session as it is from now on.
     Session(Box<Session>),
+    /// The group ends, once its records say so.
+    End,
 }
 
 /// The outcome of a command: nothing has changed until the machine takes it in.

@@ -268,6 +268,7 @@ impl<'a> Draft<'a> {
         self.s.generation = self.s.generation.wrapping_add(1).max(0);
         self.s.pending_syncs.clear();
         self.s.protocol = self.s.vote();
+        self.s.subscribed = self.s.subscriptions();
         self.rebalanced = true;
         if self.s.members.is_empty() {
             self.s.leader = None;

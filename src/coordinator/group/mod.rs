@@ -85,6 +85,11 @@ impl Machine {
             Command::Heartbeat { token, request } => self.heartbeat(now, *token, request),
             Command::Commit { token, request } => self.commit(now, *token, request),
             Command::Delete { token, group } => self.delete(*token, group),
+            Command::DeleteOffsets {
+                token,
+                group,
+                topics,
+            } => self.delete_offsets(*token, group, topics),
             Command::ForgetTopics { group, ids } => self.forget_topics(group, ids),
             Command::Join {
                 token,
@@ -199,7 +204,7 @@ impl Machine {
                         value: None,
                     });
                 }
-                decision.change = Change::Session(Box::default());
+                decision.change = Change::End;
                 Ok(())
             }
         };
@@ -213,11 +218,11 @@ impl Machine {
         decision: Decision,
         position: Option<Position>,
     ) -> Vec<(Token, Reply)> {
-        let mut look_again = matches!(decision.change, Change::Session(_));
-        for record in &decision.records {
-            look_again |= record.is_tombstone();
-            self.apply(record);
-        }
+        let look_again = matches!(decision.change, Change::Session(_));
+        decision
+            .records
+            .iter()
+            .for_each(|record| self.apply(record));
         let name = decision.group;
         match decision.change {
             Change::None => {}
@@ -234,6 +239,7 @@ impl Machine {
                     self.groups.entry(name.clone()).or_default().session = *session;
                 }
             }
+            Change::End => self.remove_if_gone(&name),
         }
         if let Some(group) = self.groups.get_mut(&name)
             && let Some(position) = position
@@ -241,7 +247,7 @@ impl Machine {
             group.changed = position;
         }
         if look_again {
-            self.settle(&name);
+            self.set_timer(&name);
         }
         decision.effects
     }
@@ -288,7 +294,8 @@ impl Machine {
                 group.session = Session::restore(stored, now);
             }
             self.shrink(now, &name);
-            self.settle(&name);
+            self.set_timer(&name);
+            self.remove_if_gone(&name);
         }
     }
 
@@ -308,13 +315,26 @@ impl Machine {
         }
     }
 
-    /// Drops a group of which nothing is left; otherwise sets its timer.
-    fn settle(&mut self, name: &Name) {
+    /// Drops a group of which nothing is left. As with Kafka, one that lost its last commit is
+    /// there until the next clean-up.
+    fn remove_if_gone(&mut self, name: &Name) {
+        if let Some(group) = self.groups.get(name)
+            && group.stored.is_none()
+            && group.offsets.is_empty()
+            && group.session.is_vacant()
+        {
+            if let Some(at) = group.scheduled {
+                self.timers.remove(&(at, name.clone()));
+            }
+            self.groups.remove(name);
+        }
+    }
+
+    fn set_timer(&mut self, name: &Name) {
         let Some(group) = self.groups.get_mut(name) else {
             return;
         };
-        let gone = group.stored.is_none() && group.offsets.is_empty() && group.session.is_vacant();
-        let deadline = if gone { None } else { group.session.deadline() };
+        let deadline = group.session.deadline();
         let keep = match (group.scheduled, deadline) {
             // One that rings too early is looked at and set anew.
             (Some(at), Some(deadline)) => at <= deadline,
@@ -328,9 +348,6 @@ impl Machine {
                 self.timers.insert((at, name.clone()));
             }
             group.scheduled = deadline;
-        }
-        if gone {
-            self.groups.remove(name);
         }
     }
 
@@ -351,7 +368,7 @@ impl Machine {
             if let Some(group) = self.groups.get_mut(&name) {
                 group.scheduled = None;
             }
-            self.settle(&name);
+            self.set_timer(&name);
         }
     }
 

@@ -95,6 +95,48 @@ impl Machine {
         decision
     }
 
+    /// OffsetDelete (KIP-496): the commits of topics that the group does not read. While it has
+    /// members only a consumer group says what it reads, so no other kind may lose commits then.
+    pub(super) fn delete_offsets(
+        &self,
+        token: Token,
+        group: &Name,
+        topics: &[(Name, Vec<i32>)],
+    ) -> Decision {
+        let mut decision = Decision {
+            group: group.clone(),
+            ..Decision::default()
+        };
+        let found = self.groups.get(group).ok_or(ResponseError::GroupIdNotFound);
+        let result = found.and_then(|g| {
+            if g.session.state != State::Empty && !g.session.is_consumer() {
+                return Err(ResponseError::NonEmptyGroup);
+            }
+            let delete = |(topic, partitions): &(Name, Vec<i32>)| {
+                if g.session.reads(topic) {
+                    return Some(ResponseError::GroupSubscribedToTopic);
+                }
+                let commits = g.offsets.get(topic);
+                let wanted: BTreeSet<i32> = partitions.iter().copied().collect();
+                let kept = wanted
+                    .into_iter()
+                    .filter(|p| commits.is_some_and(|c| c.contains_key(p)));
+                decision
+                    .records
+                    .extend(kept.map(|partition| Record::Offset {
+                        group: group.clone(),
+                        topic: topic.clone(),
+                        partition,
+                        value: None,
+                    }));
+                None
+            };
+            Ok(topics.iter().map(delete).collect())
+        });
+        decision.effects.push((token, Reply::DeleteOffsets(result)));
+        decision
+    }
+
     /// Tombstones for the commits of topics that are gone.
     pub(super) fn forget_topics(&self, group: &Name, ids: &[TopicId]) -> Decision {
         let doomed = |_: &str, c: &Commit| !c.topic_id.is_nil() && ids.contains(&c.topic_id);
@@ -108,21 +150,18 @@ impl Machine {
             return Decision::default();
         };
         let retention = self.settings.offsets_retention_ms;
-        let subscribed = g.subscribed_topics();
         let mut decision = self.drop_commits(group, |topic, commit| {
-            !commit.is_of(topic_id(topic))
-                || has_expired(g, commit, now.wall_ms, retention, || {
-                    subscribed
-                        .as_ref()
-                        .is_none_or(|topics| topics.contains(topic))
-                })
+            !commit.is_of(topic_id(topic)) || has_expired(g, topic, commit, now.wall_ms, retention)
         });
         let left = g.offsets.values().map(BTreeMap::len).sum::<usize>() - decision.records.len();
-        if left == 0 && g.session.is_vacant() && g.stored.is_some() {
-            decision.records.push(Record::Group {
-                group: group.clone(),
-                value: None,
-            });
+        if left == 0 && g.session.is_vacant() {
+            decision.change = Change::End;
+            if g.stored.is_some() {
+                decision.records.push(Record::Group {
+                    group: group.clone(),
+                    value: None,
+                });
+            }
         }
         decision
     }
@@ -159,38 +198,24 @@ fn too_large(p: &CommitPartition, settings: &Settings) -> Option<ResponseError> 
 /// stable they run out only for topics that it no longer reads.
 fn has_expired(
     group: &Group,
+    topic: &str,
     commit: &Commit,
     now_ms: i64,
     retention_ms: i64,
-    in_use: impl Fn() -> bool,
 ) -> bool {
     let session = &group.session;
     let since = match (&session.protocol_type, session.state) {
         (None, State::Empty) => commit.commit_ms,
         (Some(_), State::Empty) if session.state_ms >= 0 => session.state_ms,
         (Some(_), State::Empty) => commit.commit_ms,
-        (Some(_), State::Stable) if !in_use() => commit.commit_ms,
+        (Some(_), State::Stable) if session.is_consumer() && !session.reads(topic) => {
+            commit.commit_ms
+        }
         _ => return false,
     };
     match commit.expire_ms {
         Some(at) => now_ms >= at,
         None => now_ms.saturating_sub(since) >= retention_ms,
-    }
-}
-
-impl Group {
-    /// What the members of a stable consumer group read, if their metadata can be understood.
-    fn subscribed_topics(&self) -> Option<BTreeSet<Name>> {
-        let session = &self.session;
-        if session.protocol_type.as_deref() != Some("consumer") {
-            return None;
-        }
-        let mut topics = BTreeSet::new();
-        for member in session.members.values() {
-            let metadata = member.metadata(session.protocol.as_ref());
-            topics.extend(subscription_topics(&metadata).ok()?);
-        }
-        Some(topics)
     }
 }
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
 
 use super::command::{JoinedMember, Name, Now, Tick, Token};
+use super::offsets::subscription_topics;
 use super::record::{GroupMetadata, StoredMember};
 
 /// A group's state. A group that does not exist is called `Dead` in answers.
@@ -111,6 +112,8 @@ pub struct Session {
     pub protocol: Option<Name>,
     /// The leader.
     pub leader: Option<Name>,
+    /// What the members of this generation read, if they are consumers and can be understood.
+    pub subscribed: Option<Arc<BTreeSet<Name>>>,
     /// Wall time of the last change of state, −1 if unknown.
     pub state_ms: i64,
     /// Members by id.
@@ -169,6 +172,7 @@ impl Session {
             };
             s.members.insert(m.id.clone(), Arc::new(member));
         }
+        s.subscribed = s.subscriptions();
         s
     }
 
@@ -192,6 +196,30 @@ impl Session {
             state_ms: self.state_ms,
             members: self.members.values().map(member).collect(),
         }
+    }
+
+    /// Whether its members are consumers, whose metadata says what they read.
+    pub fn is_consumer(&self) -> bool {
+        self.protocol_type.as_deref() == Some("consumer")
+    }
+
+    /// Whether a commit for the topic may be in use. It is if that can't be told.
+    pub fn reads(&self, topic: &str) -> bool {
+        let reads = |topics: &Arc<BTreeSet<Name>>| topics.contains(topic);
+        self.is_consumer() && self.subscribed.as_ref().is_none_or(reads)
+    }
+
+    /// What the members read under the protocol that was voted for.
+    pub fn subscriptions(&self) -> Option<Arc<BTreeSet<Name>>> {
+        if !self.is_consumer() {
+            return None;
+        }
+        let mut topics = BTreeSet::new();
+        for member in self.members.values() {
+            let metadata = member.metadata(self.protocol.as_ref());
+            topics.extend(subscription_topics(&metadata).ok()?);
+        }
+        Some(Arc::new(topics))
     }
 
     /// Whether nothing would be lost with it.

@@ -85,6 +85,24 @@ impl Groups {
         self.done(&name, |token| Command::Delete { token, group })
     }
 
+    /// OffsetDelete: an error for the whole request, or one or none per topic.
+    pub fn delete_offsets(
+        &self,
+        group: Name,
+        topics: Vec<(Name, Vec<i32>)>,
+    ) -> Held<Result<Vec<Option<ResponseError>>, ResponseError>> {
+        let name = group.clone();
+        let submitted = self.submit(&name, |token| Command::DeleteOffsets {
+            token,
+            group,
+            topics,
+        });
+        answered(submitted).map(|reply| match reply {
+            Some(Reply::DeleteOffsets(reply)) => reply,
+            _ => Err(ResponseError::NotCoordinator),
+        })
+    }
+
     /// OffsetFetch for some partitions. Commits of topics that were deleted since count as none.
     pub fn commits(&self, group: &str, topics: &[(Name, Vec<i32>)]) -> Asked<Vec<TopicCommits>> {
         let part = self.part(group);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{BATCH_BYTES, Groups, Outbox, Part, Phase, batch_size};
 use crate::coordinator::group::Machine;
-use crate::coordinator::group::command::{Name, Tick};
+use crate::coordinator::group::command::{Change, Name, Tick};
 use crate::coordinator::group::record::{Record, RecordError};
 use crate::coordinator::group::view::stored_size;
 use crate::coordinator::log::{AppendError, LoadError, LogRecord};
@@ -206,7 +206,8 @@ impl Groups {
         let now = self.now();
         let topic_id = |topic: &str| self.topics.topic_id(topic);
         let decision = part.machine.clean_up(now, name, &topic_id);
-        decision.records.is_empty()
+        let nothing_to_do = decision.records.is_empty() && decision.change == Change::None;
+        nothing_to_do
             || self
                 .store(part, now, decision, &mut Outbox::default())
                 .is_ok()

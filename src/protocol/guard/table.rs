@@ -298,6 +298,16 @@ pub(super) static SHAPES: &[Shape] = &[
         ]), 0, LAST).array(),
         field("ValidateOnly", Fixed(1), 0, LAST),
     ] },
+    // OffsetDelete
+    Shape { key: 47, flexible: 1, fields: &[
+        field("GroupId", Str, 0, LAST),
+        field("Topics", Struct(&[
+            field("Name", Str, 0, LAST),
+            field("Partitions", Struct(&[
+                field("PartitionIndex", Fixed(4), 0, LAST),
+            ]), 0, LAST).array(),
+        ]), 0, LAST).array(),
+    ] },
     // DescribeCluster
     Shape { key: 60, flexible: 0, fields: &[
         field("IncludeClusterAuthorizedOperations", Fixed(1), 0, LAST),

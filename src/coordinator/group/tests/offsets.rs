@@ -137,8 +137,17 @@ fn commits_of_a_topic_that_is_gone_count_as_none() {
         ids: vec![TOPIC],
     };
     world.run(|_| forget);
-    assert_eq!((committed(&world), world.state()), (None, None));
+    assert_eq!(committed(&world), None);
+    assert_eq!(world.state(), Some(State::Empty), "until the next clean-up");
+    clean_up(&mut world, &is_topic);
+    assert_eq!(world.state(), None);
     assert_eq!(world.replayed().stored_bytes(), 0);
+}
+
+fn subscription(topic: &str) -> Vec<(Name, Bytes)> {
+    let mut bytes = vec![0, 3, 0, 0, 0, 1, 0, topic.len() as u8];
+    bytes.extend(topic.as_bytes());
+    vec![(Name::from("range"), Bytes::from(bytes))]
 }
 
 fn clean_up(world: &mut World, topic_id: &dyn Fn(&str) -> Option<TopicId>) {
@@ -197,11 +206,6 @@ fn commits_expire() {
 
 #[test]
 fn a_stable_consumer_group_keeps_the_commits_of_what_it_reads() {
-    let subscription = |topic: &str| {
-        let mut bytes = vec![0, 3, 0, 0, 0, 1, 0, topic.len() as u8];
-        bytes.extend(topic.as_bytes());
-        vec![(Name::from("range"), Bytes::from(bytes))]
-    };
     for (reads, kept) in [("t", Some(5)), ("other", None)] {
         let settings = Settings {
             offsets_retention_ms: 5_000,
@@ -263,4 +267,112 @@ fn only_groups_without_members_can_be_deleted() {
     world.commit("", -1, 5);
     assert_eq!(world.delete("g"), Ok(()));
     assert_eq!(world.state(), None);
+}
+
+fn delete_offsets(
+    world: &mut World,
+    topics: &[(&str, &[i32])],
+) -> Result<Vec<Option<ResponseError>>, ResponseError> {
+    let topics = topics
+        .iter()
+        .map(|(name, partitions)| ((*name).into(), partitions.to_vec()));
+    let topics = topics.collect();
+    let token = world.run(|token| Command::DeleteOffsets {
+        token,
+        group: "g".into(),
+        topics,
+    });
+    match world.answers.get(&token) {
+        Some(Reply::DeleteOffsets(result)) => result.clone(),
+        other => panic!("no OffsetDelete answer: {other:?}"),
+    }
+}
+
+const ONE: &[(&str, &[i32])] = &[("t", &[0])];
+
+#[test]
+fn commits_of_a_group_without_members_can_be_deleted() {
+    let mut world = World::new(Settings::default());
+    let not_found = Err(ResponseError::GroupIdNotFound);
+    assert_eq!(delete_offsets(&mut world, ONE), not_found);
+    world.commit("", -1, 5);
+    let before = world.log.len();
+    let topics: &[(&str, &[i32])] = &[("t", &[0, 1, 0]), ("never committed", &[0])];
+    assert_eq!(delete_offsets(&mut world, topics), Ok(vec![None, None]));
+    assert_eq!(
+        world.log.len(),
+        before + 1,
+        "one tombstone for what was there"
+    );
+    assert_eq!(
+        (committed(&world), world.state()),
+        (None, Some(State::Empty))
+    );
+    let mut replayed = world.replayed();
+    replayed.loaded(world.now);
+    assert_eq!(replayed.names(), Vec::<Name>::new());
+    assert_eq!(world.delete("g"), Ok(()), "it is there until the clean-up");
+    assert_eq!(delete_offsets(&mut world, ONE), not_found);
+}
+
+#[test]
+fn a_consumer_group_loses_only_commits_of_what_it_does_not_read() {
+    let subscribed = Ok(vec![Some(ResponseError::GroupSubscribedToTopic)]);
+    for (reads, outcome) in [("t", &subscribed), ("other", &Ok(vec![None]))] {
+        let mut world = World::new(Settings::default());
+        let join = JoinRequest {
+            protocols: subscription(reads),
+            ..old_join()
+        };
+        let token = world.join(join.clone());
+        assert_eq!(
+            delete_offsets(&mut world, ONE),
+            subscribed,
+            "in the first joining nothing is known"
+        );
+        world.wait(3_000);
+        let id = world.joined(token).member_id;
+        world.sync(&id, 1, &[]);
+        world.commit(&id, 1, 5);
+        let mut restarted = World::new(Settings::default());
+        restarted.machine = world.replayed();
+        restarted.machine.loaded(restarted.now);
+        assert_eq!(
+            &delete_offsets(&mut restarted, ONE),
+            outcome,
+            "after a restart"
+        );
+        world.join(JoinRequest {
+            protocols: subscription("third"),
+            ..old_join()
+        });
+        assert_eq!(world.state(), Some(State::PreparingRebalance));
+        assert_eq!(
+            &delete_offsets(&mut world, ONE),
+            outcome,
+            "what it read last"
+        );
+        world.leave(&[(&id, None)]);
+        world.wait(400_000);
+        assert_eq!(world.state(), Some(State::Empty));
+        assert_eq!(delete_offsets(&mut world, ONE), Ok(vec![None]));
+        assert_eq!(committed(&world), None);
+    }
+}
+
+#[test]
+fn groups_of_other_kinds_keep_their_commits_while_they_have_members() {
+    let mut world = World::new(Settings::default());
+    let token = world.join(JoinRequest {
+        protocol_type: "connect".into(),
+        ..old_join()
+    });
+    world.wait(3_000);
+    let id = world.joined(token).member_id;
+    assert_eq!(
+        delete_offsets(&mut world, ONE),
+        Err(ResponseError::NonEmptyGroup)
+    );
+    world.leave(&[(&id, None)]);
+    assert_eq!(delete_offsets(&mut world, ONE), Ok(vec![None]));
 }
