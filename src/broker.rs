@@ -21,6 +21,7 @@ use crate::store::backend::Disk;
 use crate::store::backend::disk::DiskDir;
 use crate::store::format::Format;
 use crate::store::journal::{Durable, Journal, JournalOptions, SyncPolicy};
+use crate::types::DirectoryNo;
 
 /// Budgets that handlers take shares of.
 #[derive(Clone)]
@@ -137,6 +138,12 @@ impl Broker {
             groups,
             budgets,
         }))
+    }
+
+    /// A data directory's path, as configured.
+    pub fn directory_path(&self, no: DirectoryNo) -> String {
+        let _ = no;
+        self.config.data_dir.display().to_string()
     }
 
     /// How far the journals of all directories are durable.

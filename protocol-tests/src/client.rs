@@ -76,6 +76,21 @@ pub fn produce_values(
     received.into_iter().map(|report| report.1).collect()
 }
 
+/// Sends one record with a key and lets the client choose its partition; returns its fate.
+pub fn produce_keyed(
+    producer: &ReportingProducer,
+    topic: &str,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Acknowledged, String> {
+    let record = BaseRecord::<[u8], [u8], Box<usize>>::with_opaque_to(topic, Box::new(0));
+    let sent = producer.send(record.key(key).payload(value));
+    sent.map_err(|(error, _)| error.to_string())?;
+    producer.flush(PATIENCE).expect("flush");
+    let fate = producer.context().received.lock().expect("reports").pop();
+    fate.expect("a report").1
+}
+
 /// A record as a consumer saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {

@@ -5,6 +5,10 @@
 //! | `/livez` | 200 as long as the process runs |
 //! | `/readyz` | 200 once clients are served; 503 with the progress while the journal is replayed, and during the drain |
 //! | `/metrics` | Prometheus's text format |
+//! | `/shards`, `/topics/…` | shards, in [`shards`] |
+
+pub mod shards;
+pub mod token;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -105,7 +109,12 @@ struct Admin {
 }
 
 /// Starts to answer on a loopback port and returns the port it got. Must run inside the runtime.
-pub async fn serve(port: u16, metrics: Arc<Metrics>, readiness: Arc<Readiness>) -> io::Result<u16> {
+pub async fn serve(
+    port: u16,
+    metrics: Arc<Metrics>,
+    readiness: Arc<Readiness>,
+    store: shards::Slot,
+) -> io::Result<u16> {
     let socket = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
     let port = socket.local_addr()?.port();
     let routes = Router::new()
@@ -113,7 +122,8 @@ pub async fn serve(port: u16, metrics: Arc<Metrics>, readiness: Arc<Readiness>) 
         .route("/readyz", get(ready))
         .route("/metrics", get(show_metrics))
         .fallback(other)
-        .with_state(Admin { metrics, readiness });
+        .with_state(Admin { metrics, readiness })
+        .merge(shards::routes(store));
     tokio::spawn(async move {
         if let Err(error) = axum::serve(socket, routes).await {
             tracing::error!(%error, "the admin port stopped; health and metrics are not served");
@@ -151,7 +161,8 @@ async fn show_metrics(State(admin): State<Admin>) -> Response {
 }
 
 async fn other() -> Response {
-    let paths = serde_json::json!({ "paths": ["/livez", "/readyz", "/metrics"] });
+    let paths = [&["/livez", "/readyz", "/metrics"], &shards::PATHS[..]].concat();
+    let paths = serde_json::json!({ "paths": paths });
     (StatusCode::NOT_FOUND, Json(paths)).into_response()
 }
 
@@ -176,7 +187,10 @@ mod tests {
     async fn ready_only_while_clients_are_served() {
         let (metrics, readiness) = (Arc::new(Metrics::new()), Arc::new(Readiness::default()));
         readiness.watch(&metrics);
-        let port = serve(0, metrics, Arc::clone(&readiness)).await.unwrap();
+        let slot = shards::Slot::default();
+        let port = serve(0, metrics, Arc::clone(&readiness), slot)
+            .await
+            .unwrap();
         assert!(ask(port, "/livez").await.starts_with("HTTP/1.1 200"));
         let starting = ask(port, "/readyz").await;
         assert!(starting.starts_with("HTTP/1.1 503") && starting.contains("\"starting\""));

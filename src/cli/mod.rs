@@ -12,6 +12,7 @@ pub mod banner;
 mod limits;
 pub mod logging;
 pub mod serve;
+pub mod shards;
 pub mod show_config;
 pub mod verify;
 
@@ -79,6 +80,8 @@ enum Command {
         #[arg(long, value_enum, default_value_t = show_config::Shape::Properties)]
         format: show_config::Shape,
     },
+    /// Shows and changes the shards of a running gateway
+    Shards(shards::Shards),
     /// Checks a stopped data directory, every file and the store as a whole; changes nothing
     Verify {
         /// Prints what was found as JSON
@@ -118,6 +121,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             show_config::print(&loaded, format);
             ExitCode::SUCCESS
         }
+        Some(Command::Shards(shards)) => shards::run(&shards, &loaded),
         Some(Command::Verify { json }) => verify::run(&loaded, json),
     }
 }

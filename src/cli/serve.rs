@@ -10,7 +10,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::FAILED;
 use super::banner::Banner;
 use super::limits;
-use crate::admin::{self, Readiness, Stage};
+use crate::admin::shards::{Slot, Store};
+use crate::admin::{self, Readiness, Stage, token};
 use crate::broker::Broker;
 use crate::config::{AdminConfig, Config, Listener, Loaded};
 use crate::metrics::Metrics;
@@ -62,7 +63,8 @@ async fn serve(config: Arc<Config>, started: Instant) -> Result<(), String> {
     let metrics = Arc::new(Metrics::new());
     let readiness = Arc::new(Readiness::default());
     readiness.watch(&metrics);
-    let admin = start_admin(config.admin, &metrics, &readiness).await?;
+    let store = Slot::default();
+    let admin = start_admin(config.admin, &metrics, &readiness, &store).await?;
     // Ports are taken before the data directory is touched: a wrong one costs nothing then, and
     // clients that come early wait in the backlog.
     let bound = bind_all(&config)?;
@@ -77,6 +79,9 @@ async fn serve(config: Arc<Config>, started: Instant) -> Result<(), String> {
         metrics,
         durable,
     );
+    if admin.is_some() {
+        open_shards(&store, &broker);
+    }
     readiness.enter(Stage::Ready);
     let shown: Vec<&Listener> = listeners.iter().map(AsRef::as_ref).collect();
     let took = started.elapsed();
@@ -123,11 +128,19 @@ async fn start_admin(
     config: AdminConfig,
     metrics: &Arc<Metrics>,
     readiness: &Arc<Readiness>,
+    store: &Slot,
 ) -> Result<Option<u16>, String> {
     if config.port == 0 {
         return Ok(None);
     }
-    match admin::serve(config.port, Arc::clone(metrics), Arc::clone(readiness)).await {
+    match admin::serve(
+        config.port,
+        Arc::clone(metrics),
+        Arc::clone(readiness),
+        Arc::clone(store),
+    )
+    .await
+    {
         Ok(port) => Ok(Some(port)),
         Err(error) if config.explicit => Err(format!(
             "admin.port={}: cannot listen on 127.0.0.1:{}: {error}; choose another port, or 0 to \
@@ -142,6 +155,21 @@ async fn start_admin(
             );
             Ok(None)
         }
+    }
+}
+
+/// Lets the admin port show and change shards.
+fn open_shards(store: &Slot, broker: &Arc<Broker>) {
+    match token::open(&broker.config.data_dir) {
+        Ok(token) => {
+            let broker = Arc::clone(broker);
+            let _ = store.set(Store { broker, token });
+        }
+        Err(error) => tracing::warn!(
+            "the admin port shows no shards: the file {} cannot be used: {error}; everything else \
+             works",
+            token::path(&broker.config.data_dir).display()
+        ),
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Directory {
     pub(crate) segments: Arc<SegmentStore>,
     journal: OnceLock<Arc<dyn Journal>>,
     /// Bytes of batches that the tail may hold.
-    pub(super) tail_limit: usize,
+    pub tail_limit: usize,
     budget: Arc<Semaphore>,
     pub(super) gate: Gate,
     pub(super) applied: Mutex<Applied>,

@@ -21,7 +21,7 @@ use crate::partition::shard::{
 };
 use crate::shard::ShardSpan;
 use crate::store::journal::{Entry, EntryKind};
-use crate::types::{DirectoryNo, Offset, PartitionKey, Position, TopicNo};
+use crate::types::{DirectoryNo, Offset, PartitionKey, Position, ShardId, TopicNo};
 
 /// Bounds and intervals of the registry.
 #[derive(Clone, Debug)]
@@ -150,6 +150,23 @@ impl Registry {
         let limits = topic.map_or_else(ShardLimits::default, |topic| topic.settings.shard_limits);
         let shard = partition.shard();
         shard.map_or(Duration::ZERO, |shard| shard.count(traffic, limits, now))
+    }
+
+    /// The open shard of that id that appends go to.
+    pub fn shard(&self, topic: TopicNo, id: ShardId) -> Option<Arc<Shard>> {
+        let shards = self.topic_shards(topic)?;
+        let routes = shards.routes();
+        routes.open().iter().find(|shard| shard.id == id).cloned()
+    }
+
+    /// What a partition carries a second, averaged over about the last minute.
+    pub fn load_of(&self, partition: &Partition) -> Traffic {
+        partition.load(self.now().steady_ms)
+    }
+
+    /// The most of each kind of traffic of a shard in one second of the last minute.
+    pub fn busiest_second_of(&self, shard: &Shard) -> Traffic {
+        shard.busiest_second(self.now().steady_ms)
     }
 
     pub(super) fn now(&self) -> Now {

@@ -14,6 +14,7 @@ mod offsets;
 mod open_files;
 mod produce;
 mod restart;
+mod shards;
 mod signals;
 mod soak;
 mod strace;

@@ -244,6 +244,10 @@ fn spawn(
 }
 
 impl Journal for FileJournal {
+    fn stats(&self) -> JournalStats {
+        FileJournal::stats(self)
+    }
+
     fn append(&self, entry: Entry) -> Position {
         self.inbox.push(entry)
     }

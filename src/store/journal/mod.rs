@@ -128,6 +128,10 @@ pub trait Journal: Send + Sync {
     fn trim(&self, through: Position);
     /// Bytes of journal that recovery would read now.
     fn live_bytes(&self) -> u64;
+    /// What it did so far.
+    fn stats(&self) -> JournalStats {
+        JournalStats::default()
+    }
     /// No space was found for the next journal file: nothing should be appended that can wait.
     fn short_of_space(&self) -> bool {
         false

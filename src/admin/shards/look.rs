@@ -1,0 +1,187 @@
+//! Looking at shards: layout, load and sizes as views.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Refusal;
+use super::explain::{self, DirectoryLoad};
+use super::views::{
+    BusiestPartition, ExplainView, LineageView, LocateView, PlaceView, ShardNow, ShardView,
+    TopicView, hex,
+};
+use crate::broker::Broker;
+use crate::catalog::Topic;
+use crate::partition::load::Traffic;
+use crate::shard::ShardSpan;
+use crate::shard::partitioner::Partitioner;
+use crate::types::PartitionKey;
+
+/// How long an explanation watches the journals.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// A topic by its name.
+pub(super) fn find(broker: &Broker, name: &str) -> Result<Arc<Topic>, Refusal> {
+    let image = broker.catalog.image();
+    image.topic(name).cloned().ok_or_else(|| {
+        Refusal::not_found(format!(
+            "topic {name} does not exist: `shardgate shards list` shows all"
+        ))
+    })
+}
+
+pub(super) fn all(broker: &Broker) -> Vec<TopicView> {
+    let image = broker.catalog.image();
+    image.topics().map(|topic| of(broker, topic)).collect()
+}
+
+pub(super) fn topic(broker: &Broker, name: &str) -> Result<TopicView, Refusal> {
+    Ok(of(broker, &*find(broker, name)?))
+}
+
+fn of(broker: &Broker, topic: &Topic) -> TopicView {
+    let layout = &topic.layout;
+    TopicView {
+        topic: topic.name.to_string(),
+        partitions: layout.partitions(),
+        epoch: layout.epoch(),
+        lineage_exact: layout.lineage_exact(),
+        shards: layout
+            .shards()
+            .iter()
+            .map(|span| open_shard(broker, topic, span))
+            .collect(),
+    }
+}
+
+/// An open shard with what it carries and holds.
+pub(super) fn open_shard(broker: &Broker, topic: &Topic, span: &ShardSpan) -> ShardView {
+    let mut now = carried(broker, topic, topic.layout.partitions_of(span));
+    // A reshape may have replaced it since the layout was looked at.
+    if let Some(shard) = broker.partitions.shard(topic.no, span.id) {
+        now.directory = broker.directory_path(shard.home.no);
+        now.busiest_second = broker.partitions.busiest_second_of(&shard).into();
+    }
+    ShardView {
+        now: Some(now),
+        ..ShardView::of(&topic.layout, span)
+    }
+}
+
+/// What some partitions carry and hold together.
+pub(super) fn carried(broker: &Broker, topic: &Topic, partitions: &[u32]) -> ShardNow {
+    let (mut load, mut log_bytes) = (Traffic::default(), 0);
+    let mut busiest: Option<(u32, f64)> = None;
+    for &index in partitions {
+        let key = PartitionKey {
+            topic: topic.no,
+            index,
+        };
+        let Some(partition) = broker.partitions.get(key) else {
+            continue;
+        };
+        let own = broker.partitions.load_of(&partition);
+        load = load.plus(own);
+        log_bytes += partition.size_bytes();
+        if own.bytes_in > busiest.map_or(0.0, |(_, most)| most) {
+            busiest = Some((index, own.bytes_in));
+        }
+    }
+    // Less than a byte a second is what a load of an hour ago has faded to.
+    let busiest = busiest.filter(|_| load.bytes_in >= 1.0);
+    ShardNow {
+        log_bytes,
+        load: load.into(),
+        write_limit: topic.settings.shard_limits.write,
+        read_limit: topic.settings.shard_limits.read,
+        busiest_partition: busiest.map(|(partition, bytes)| BusiestPartition {
+            partition,
+            share: bytes / load.bytes_in,
+        }),
+        ..ShardNow::default()
+    }
+}
+
+pub(super) fn lineage(
+    broker: &Broker,
+    name: &str,
+    partitions: &[u32],
+) -> Result<LineageView, Refusal> {
+    let topic = find(broker, name)?;
+    let count = topic.layout.partitions();
+    if let Some(partition) = partitions.iter().find(|p| **p >= count) {
+        return Err(Refusal::not_found(format!(
+            "topic {name} has no partition {partition}: its partitions are 0 to {}",
+            count.saturating_sub(1)
+        )));
+    }
+    Ok(LineageView::of(name, &topic.layout, partitions))
+}
+
+pub(super) fn locate(
+    broker: &Broker,
+    name: &str,
+    key: &[u8],
+    partitioner: Option<&str>,
+) -> Result<LocateView, Refusal> {
+    let topic = find(broker, name)?;
+    let layout = &topic.layout;
+    let partitioners = match partitioner {
+        None | Some("auto") => Partitioner::ALL.to_vec(),
+        Some(name) => vec![Partitioner::named(name).ok_or_else(|| {
+            let names = Partitioner::ALL.map(Partitioner::name).join(", ");
+            Refusal::bad(format!(
+                "partitioner {name} is not known: take auto, {names}"
+            ))
+        })?],
+    };
+    let place = |partitioner: Partitioner| {
+        let partition = partitioner.partition(key, layout.partitions());
+        let (begin, end) = hex(layout.range_of_partition(partition)?);
+        Some(PlaceView {
+            partitioner: partitioner.name().to_owned(),
+            clients: partitioner.clients().to_owned(),
+            partition,
+            shard: layout.shard_of(partition)?.0,
+            begin,
+            end,
+        })
+    };
+    Ok(LocateView {
+        topic: name.to_owned(),
+        places: partitioners.into_iter().filter_map(place).collect(),
+    })
+}
+
+/// Watches the journals for a moment and says what limits the topic.
+pub(super) fn explained(broker: &Broker, name: &str) -> Result<ExplainView, Refusal> {
+    let directories = broker.partitions.directories();
+    let syncs = || -> Vec<(u64, u64)> {
+        let journals = directories
+            .iter()
+            .filter_map(|directory| directory.journal());
+        let stats = journals.map(|journal| journal.stats());
+        stats
+            .map(|stats| (stats.syncs, stats.sync_nanos_total))
+            .collect()
+    };
+    let before = syncs();
+    std::thread::sleep(WATCH);
+    let after = syncs();
+    let loads: Vec<DirectoryLoad> = directories
+        .iter()
+        .zip(before.iter().zip(&after))
+        .map(|(directory, (before, after))| {
+            let nanos = after.1.saturating_sub(before.1) as f64;
+            let count = after.0.saturating_sub(before.0).max(1) as f64;
+            let limit = directory.tail_limit.max(1) as f64;
+            DirectoryLoad {
+                name: broker.directory_path(directory.no),
+                journal_busy: nanos / WATCH.as_nanos() as f64,
+                sync_ms: nanos / count / 1e6,
+                tail_used: 1.0 - directory.free_tail_bytes() as f64 / limit,
+                writable: directory.is_writable(),
+            }
+        })
+        .collect();
+    Ok(explain::topic(&topic(broker, name)?, &loads))
+}

@@ -1,0 +1,176 @@
+//! Shards over the admin port. Looking needs nothing; changes need the token of the data directory.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /shards` | the shards of all topics |
+//! | `GET /topics/T/shards` | the shards of a topic with range, load and size |
+//! | `GET /topics/T/lineage?partition=P` | its layout history; the links of the partitions named |
+//! | `GET /topics/T/locate?key=K&partitioner=N` | where clients send a key |
+//! | `GET /topics/T/explain` | what limits the topic; looks on for a second |
+//! | `POST /topics/T/reshape` | splits, merges or moves shards ([`views::ChangeRequest`]) |
+
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Serialize;
+
+use self::views::{ChangeRequest, ErrorView};
+use super::token;
+use crate::broker::Broker;
+
+mod change;
+pub mod explain;
+mod look;
+pub mod views;
+
+/// The running gateway, as the admin port needs it.
+pub struct Store {
+    /// What the shards belong to.
+    pub broker: Arc<Broker>,
+    /// What changes have to carry.
+    pub token: String,
+}
+
+/// Filled once the gateway serves.
+pub type Slot = Arc<OnceLock<Store>>;
+
+/// A request that is not answered: why, and as which status.
+struct Refusal(StatusCode, String);
+
+impl Refusal {
+    fn not_found(text: impl Into<String>) -> Self {
+        Self(StatusCode::NOT_FOUND, text.into())
+    }
+
+    fn conflict(error: impl ToString) -> Self {
+        Self(StatusCode::CONFLICT, error.to_string())
+    }
+
+    fn bad(error: impl ToString) -> Self {
+        Self(StatusCode::BAD_REQUEST, error.to_string())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(ErrorView { error: self.1 })).into_response()
+    }
+}
+
+type Answer = Result<Response, Refusal>;
+
+/// Paths that this module answers.
+pub const PATHS: [&str; 6] = [
+    "/shards",
+    "/topics/{topic}/shards",
+    "/topics/{topic}/lineage",
+    "/topics/{topic}/locate",
+    "/topics/{topic}/explain",
+    "/topics/{topic}/reshape",
+];
+
+/// The routes, which answer 503 until the slot is filled.
+pub fn routes(slot: Slot) -> Router {
+    Router::new()
+        .route(PATHS[0], get(list_all))
+        .route(PATHS[1], get(list))
+        .route(PATHS[2], get(lineage))
+        .route(PATHS[3], get(locate))
+        .route(PATHS[4], get(explained))
+        .route(PATHS[5], post(reshape))
+        .with_state(slot)
+}
+
+/// Runs a look at the store, which may wait for locks and add up many sizes, off the network
+/// threads.
+async fn blocking<T: Serialize + Send + 'static>(
+    slot: Slot,
+    look: impl FnOnce(&Store) -> Result<T, Refusal> + Send + 'static,
+) -> Answer {
+    let run = move || match slot.get() {
+        Some(store) => look(store).map(|view| Json(view).into_response()),
+        None => Err(Refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the gateway is not ready yet: ask again once /readyz answers 200".to_owned(),
+        )),
+    };
+    match tokio::task::spawn_blocking(run).await {
+        Ok(answer) => answer,
+        Err(error) => Err(Refusal(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            error.to_string(),
+        )),
+    }
+}
+
+async fn list_all(State(slot): State<Slot>) -> Answer {
+    blocking(slot, |store| Ok(look::all(&store.broker))).await
+}
+
+async fn list(State(slot): State<Slot>, Path(topic): Path<String>) -> Answer {
+    blocking(slot, move |store| look::topic(&store.broker, &topic)).await
+}
+
+async fn lineage(
+    State(slot): State<Slot>,
+    Path(topic): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Answer {
+    blocking(slot, move |store| {
+        let asked = query.iter().filter(|(name, _)| name == "partition");
+        let partitions: Result<Vec<u32>, _> = asked.map(|(_, value)| value.parse()).collect();
+        let partitions = partitions.map_err(|_| Refusal::bad("partition is no number"))?;
+        look::lineage(&store.broker, &topic, &partitions)
+    })
+    .await
+}
+
+async fn locate(
+    State(slot): State<Slot>,
+    Path(topic): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Answer {
+    blocking(slot, move |store| {
+        let of = |name: &str| {
+            query
+                .iter()
+                .find(|(n, _)| n == name)
+                .map(|(_, value)| value.as_str())
+        };
+        let key = of("key").ok_or_else(|| Refusal::bad("the key is missing: ?key=K"))?;
+        look::locate(&store.broker, &topic, key.as_bytes(), of("partitioner"))
+    })
+    .await
+}
+
+async fn explained(State(slot): State<Slot>, Path(topic): Path<String>) -> Answer {
+    blocking(slot, move |store| look::explained(&store.broker, &topic)).await
+}
+
+async fn reshape(
+    State(slot): State<Slot>,
+    Path(topic): Path<String>,
+    headers: HeaderMap,
+    body: String,
+) -> Answer {
+    blocking(slot, move |store| {
+        let given = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
+        if !token::grants(&store.token, given) {
+            return Err(Refusal(
+                StatusCode::UNAUTHORIZED,
+                "a change needs the token in the file admin.token of the data directory, sent as \
+                 Authorization: Bearer TOKEN"
+                    .to_owned(),
+            ));
+        }
+        let request: ChangeRequest = serde_json::from_str(&body).map_err(Refusal::bad)?;
+        change::reshape(&store.broker, &topic, &request)
+    })
+    .await
+}

@@ -1,0 +1,94 @@
+//! Asking the admin port of a running gateway.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::admin::shards::views::ErrorView;
+use crate::admin::token;
+
+/// How long an answer may take. A move waits for a flush of everything a shard has in memory.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running gateway.
+pub struct Client {
+    agent: ureq::Agent,
+    base: String,
+}
+
+impl Client {
+    /// The gateway whose admin port listens at `address`, `HOST:PORT`.
+    pub fn new(address: &str) -> Self {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(PATIENCE))
+            .build();
+        Self {
+            agent: config.into(),
+            base: format!("http://{address}"),
+        }
+    }
+
+    /// What stands at a path, whose query is given as names and values.
+    pub fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<T, String> {
+        let mut request = self.agent.get(format!("{}{path}", self.base));
+        for (name, value) in query {
+            request = request.query(name, value);
+        }
+        self.read(request.call())
+    }
+
+    /// Asks for a change, with the token that the gateway keeps in its data directory.
+    pub fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        data_dir: &Path,
+    ) -> Result<T, String> {
+        let token = token::read(data_dir)?;
+        let body = serde_json::to_string(body).map_err(|e| e.to_string())?;
+        let request = self
+            .agent
+            .post(format!("{}{path}", self.base))
+            .header("Content-Type", "application/json")
+            .header("Authorization", format!("Bearer {token}"));
+        self.read(request.send(body))
+    }
+
+    fn read<T: DeserializeOwned>(
+        &self,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<T, String> {
+        let mut answer = answer.map_err(|error| {
+            format!(
+                "{}: {error}; is the gateway running, and is this its admin port (admin.port)? \
+                 Name another one with --admin HOST:PORT",
+                self.base
+            )
+        })?;
+        let status = answer.status();
+        let text = answer
+            .body_mut()
+            .read_to_string()
+            .map_err(|e| e.to_string())?;
+        if status.is_success() {
+            let unknown = |e| {
+                format!(
+                    "{}: the answer is not one that this build knows: {e}",
+                    self.base
+                )
+            };
+            return serde_json::from_str(&text).map_err(unknown);
+        }
+        match serde_json::from_str::<ErrorView>(&text) {
+            Ok(refusal) => Err(refusal.error),
+            Err(_) => Err(format!("{}: {status}: {text}", self.base)),
+        }
+    }
+}
