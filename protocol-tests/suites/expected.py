@@ -9,7 +9,7 @@ import csv
 
 # What keeps a test that passes on Apache Kafka from passing here, or that this server has no part in.
 REASONS = {'transactions', 'consumer protocol', 'compaction', 'authorizer', 'SASL', 'TLS',
-           'several brokers', 'OffsetDelete', 'fails on Kafka too'}
+           'several brokers', 'fails on Kafka too'}
 PASSES = ('pass', 'flaky')
 MAX_FLAKY = 3
 

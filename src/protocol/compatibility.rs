@@ -1,9 +1,10 @@
-//! docs/compatibility.md, printed from the API table. A test keeps the file up to date; run it with
-//! `UPDATE_DOCS=1` to write the file anew.
+//! docs/compatibility.md, printed from the API table and the lists of the foreign test suites. A
+//! test keeps the file up to date; run it with `UPDATE_DOCS=1` to write the file anew.
 
 use std::fmt::Write;
 
 use super::api::{ApiRow, ROWS};
+use super::foreign_suites;
 
 /// What Apache Kafka offers to clients and this server does not, by subject.
 const NOT_SERVED: &[(&str, &str)] = &[
@@ -43,6 +44,7 @@ pub fn markdown() -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "| {subject} | {apis} |");
     }
+    out.push_str(&foreign_suites::markdown());
     out
 }
 
@@ -111,7 +113,7 @@ mod tests {
         let found = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             found == wanted,
-            "docs/compatibility.md is behind the API table: run UPDATE_DOCS=1 cargo test --lib \
+            "docs/compatibility.md is behind the API table or the suites' lists: run UPDATE_DOCS=1 cargo test --lib \
              compatibility"
         );
     }

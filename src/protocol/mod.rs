@@ -10,6 +10,7 @@
 //! | [`response`], [`fetch_response`] | frames to send; Fetch payloads are spliced, not copied |
 //! | [`error`] | Kafka's error codes |
 //! | [`compatibility`] | docs/compatibility.md, printed from the API table |
+//! | [`foreign_suites`] | its part about librdkafka's and rust-rdkafka's tests |
 //!
 //! Order of use: [`header::parse`] → [`api::ApiRow::decodes`] → [`guard::check`] → the typed
 //! decoder of `kafka_protocol` → handler → [`response::encode_response`].
@@ -20,6 +21,7 @@ pub mod compatibility;
 pub mod compression;
 pub mod error;
 pub mod fetch_response;
+pub mod foreign_suites;
 pub mod guard;
 pub mod header;
 pub mod response;
