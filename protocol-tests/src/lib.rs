@@ -7,12 +7,14 @@
 //! environment names one in `PROTOCOL_TESTS_BOOTSTRAP`, a broker that is already there, such as
 //! Apache Kafka. Every test that does not stop its server passes on both.
 
+pub mod admin;
 pub mod batch;
 pub mod calls;
 pub mod client;
 pub mod golden;
 pub mod groups;
 pub mod history;
+pub mod reshaper;
 pub mod server;
 pub mod trace;
 pub mod wire;

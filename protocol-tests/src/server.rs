@@ -1,20 +1,27 @@
 //! A server process of our own: started on a free port, killed, started again on the same data.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
+
+use crate::admin;
+use crate::reshaper::Reshaper;
 
 /// The environment variable that names a broker to test instead of our own server.
 pub const BOOTSTRAP_VARIABLE: &str = "PROTOCOL_TESTS_BOOTSTRAP";
 
 /// The environment variable that names the server binary to test.
 pub const BINARY_VARIABLE: &str = "PROTOCOL_TESTS_SERVER";
+
+/// The environment variable that has the shards of all servers split and merged all the time.
+pub const RESHAPER_VARIABLE: &str = "PROTOCOL_TESTS_RESHAPER";
 
 /// The foreign broker that this run tests, if the environment names one.
 pub fn foreign() -> Option<String> {
@@ -36,6 +43,7 @@ pub fn bootstrap() -> String {
 pub struct Server {
     settings: Vec<String>,
     port: u16,
+    admin: u16,
     home: TempDir,
     running: Option<Running>,
 }
@@ -43,6 +51,16 @@ pub struct Server {
 struct Running {
     process: Child,
     guard: Child,
+    reshaping: Option<Reshaping>,
+}
+
+/// Ends the reshaper of a server when dropped.
+struct Reshaping(Arc<AtomicBool>);
+
+impl Drop for Reshaping {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Server {
@@ -69,6 +87,7 @@ impl Server {
         Server {
             settings: settings.iter().map(|s| s.to_string()).collect(),
             port: free_port(),
+            admin: admin_port(settings),
             home: tempfile::Builder::new()
                 .prefix("shardgate-test-")
                 .tempdir()
@@ -140,7 +159,11 @@ impl Server {
         let process = self.spawn();
         let guard = guard_of(process.id());
         std::thread::sleep(after);
-        stop(Running { process, guard });
+        stop(Running {
+            process,
+            guard,
+            reshaping: None,
+        });
     }
 
     fn spawn(&self) -> Child {
@@ -156,7 +179,9 @@ impl Server {
         command
             .arg("--set")
             .arg(format!("log.dirs={}", self.data().display()));
-        command.args(["--set", "admin.port=0"]);
+        command
+            .arg("--set")
+            .arg(format!("admin.port={}", self.admin));
         for setting in &self.settings {
             command.arg("--set").arg(setting);
         }
@@ -185,7 +210,31 @@ impl Server {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.running = Some(Running { process, guard });
+        let reshaping = std::env::var(RESHAPER_VARIABLE).is_ok_and(|value| !value.is_empty());
+        self.running = Some(Running {
+            process,
+            guard,
+            reshaping: reshaping.then(|| self.reshape()),
+        });
+    }
+
+    /// Splits and merges the shards of all topics in the background.
+    fn reshape(&self) -> Reshaping {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&stop);
+        let seed = u64::from(self.port);
+        let mut reshaper = Reshaper::new(&self.admin_address(), &self.data(), seed);
+        std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                reshaper.round();
+            }
+        });
+        Reshaping(stop)
+    }
+
+    /// `host:port` of the admin port, the same before and after a restart.
+    pub fn admin_address(&self) -> String {
+        format!("127.0.0.1:{}", self.admin)
     }
 
     /// Resident memory of the process in KiB, or 0 where `/proc` does not tell.
@@ -207,24 +256,9 @@ impl Server {
             .unwrap_or(0)
     }
 
-    /// What the admin port answers to a GET: the status and the body. Needs `admin.port` among the
-    /// settings.
+    /// What the admin port answers to a GET: the status and the body.
     pub fn http(&self, path: &str) -> (u16, String) {
-        let port = self.settings.iter().rev();
-        let port = port.filter_map(|setting| setting.strip_prefix("admin.port="));
-        let port = port.last().expect("admin.port is set");
-        let address = format!("127.0.0.1:{port}");
-        let mut socket = TcpStream::connect(&address).expect("the admin port");
-        write!(
-            socket,
-            "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-        )
-        .expect("send");
-        let mut text = String::new();
-        socket.read_to_string(&mut text).expect("an answer");
-        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let body = text.split_once("\r\n\r\n").map_or("", |parts| parts.1);
-        (status.expect("a status"), body.to_owned())
+        admin::get(&self.admin_address(), path).expect("an answer")
     }
 
     /// One of the server's metrics, without the prefix.
@@ -275,6 +309,7 @@ pub fn verify(data: &Path, more: &[&str]) -> (i32, String) {
 }
 
 fn stop(mut running: Running) {
+    drop(running.reshaping.take());
     // The guard goes first: it must never meet a process id that is free again.
     let _ = running.guard.kill();
     let _ = running.guard.wait();
@@ -303,6 +338,12 @@ fn signal(name: &str, pid: u32) {
         done.is_ok_and(|status| status.success()),
         "no signal reached process {pid}"
     );
+}
+
+fn admin_port(settings: &[&str]) -> u16 {
+    let set = settings.iter().rev();
+    let set = set.filter_map(|setting| setting.strip_prefix("admin.port=")?.parse().ok());
+    set.into_iter().next().unwrap_or_else(free_port)
 }
 
 /// A port that was free a moment ago.

@@ -7,21 +7,20 @@ use std::thread;
 
 use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
-use protocol_tests::server::{binary, free_port};
+use protocol_tests::server::binary;
 use protocol_tests::wire::Wire;
 use protocol_tests::{Server, client, wait_for};
 use serde_json::Value;
 
 struct Gateway {
     server: Server,
-    admin: u16,
 }
 
 impl Gateway {
     fn start() -> Gateway {
-        let admin = free_port();
-        let server = Server::with_settings(&[&format!("admin.port={admin}")]);
-        Gateway { server, admin }
+        Gateway {
+            server: Server::start(),
+        }
     }
 
     /// Runs `shardgate shards` once the gateway is ready: exit code and everything it printed.
@@ -37,7 +36,7 @@ impl Gateway {
         command
             .arg("--set")
             .arg(format!("log.dirs={}", self.server.data().display()));
-        command.args(["shards", "--admin", &format!("127.0.0.1:{}", self.admin)]);
+        command.args(["shards", "--admin", &self.server.admin_address()]);
         let output = command.args(arguments).output().expect("run shards");
         let text = [output.stdout, output.stderr].concat();
         (
@@ -245,7 +244,7 @@ fn what_cannot_be_done_is_refused_in_words() {
 
     let mut command = Command::new(binary());
     command.args(["--set", "log.dirs=/nonexistent", "shards", "--admin"]);
-    command.arg(format!("127.0.0.1:{}", gateway.admin));
+    command.arg(gateway.server.admin_address());
     let output = command
         .args(["merge", &topic, &shards[0], &shards[1]])
         .output()

@@ -29,27 +29,30 @@ pub(super) fn find(broker: &Broker, name: &str) -> Result<Arc<Topic>, Refusal> {
     })
 }
 
-pub(super) fn all(broker: &Broker) -> Vec<TopicView> {
+pub(super) fn all(broker: &Broker, brief: bool) -> Vec<TopicView> {
     let image = broker.catalog.image();
-    image.topics().map(|topic| of(broker, topic)).collect()
+    image
+        .topics()
+        .map(|topic| of(broker, topic, brief))
+        .collect()
 }
 
 pub(super) fn topic(broker: &Broker, name: &str) -> Result<TopicView, Refusal> {
-    Ok(of(broker, &*find(broker, name)?))
+    Ok(of(broker, &*find(broker, name)?, false))
 }
 
-fn of(broker: &Broker, topic: &Topic) -> TopicView {
+fn of(broker: &Broker, topic: &Topic, brief: bool) -> TopicView {
     let layout = &topic.layout;
+    let view = |span| match brief {
+        true => ShardView::of(layout, span),
+        false => open_shard(broker, topic, span),
+    };
     TopicView {
         topic: topic.name.to_string(),
         partitions: layout.partitions(),
         epoch: layout.epoch(),
         lineage_exact: layout.lineage_exact(),
-        shards: layout
-            .shards()
-            .iter()
-            .map(|span| open_shard(broker, topic, span))
-            .collect(),
+        shards: layout.shards().iter().map(view).collect(),
     }
 }
 

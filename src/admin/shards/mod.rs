@@ -2,7 +2,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /shards` | the shards of all topics |
+//! | `GET /shards?brief=1` | the shards of all topics; if brief without load and size |
 //! | `GET /topics/T/shards` | the shards of a topic with range, load and size |
 //! | `GET /topics/T/lineage?partition=P` | its layout history; the links of the partitions named |
 //! | `GET /topics/T/locate?key=K&partitioner=N` | where clients send a key |
@@ -107,8 +107,9 @@ async fn blocking<T: Serialize + Send + 'static>(
     }
 }
 
-async fn list_all(State(slot): State<Slot>) -> Answer {
-    blocking(slot, |store| Ok(look::all(&store.broker))).await
+async fn list_all(State(slot): State<Slot>, Query(query): Query<Vec<(String, String)>>) -> Answer {
+    let brief = query.iter().any(|(name, _)| name == "brief");
+    blocking(slot, move |store| Ok(look::all(&store.broker, brief))).await
 }
 
 async fn list(State(slot): State<Slot>, Path(topic): Path<String>) -> Answer {

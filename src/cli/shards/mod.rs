@@ -134,7 +134,7 @@ fn ask(shards: &Shards, loaded: &Loaded) -> Result<String, String> {
     match &shards.command {
         Command::List { topic: Some(topic) } => {
             let view: TopicView = client.get(&path(topic, "shards"), &[])?;
-            shown(json, &view, |view| print::topic(view))
+            shown(json, &view, print::topic)
         }
         Command::List { topic: None } => {
             let views: Vec<TopicView> = client.get("/shards", &[])?;

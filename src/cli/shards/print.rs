@@ -23,7 +23,7 @@ pub fn topic(view: &TopicView) -> String {
 }
 
 /// The shards of all topics.
-pub fn topics(views: &Vec<TopicView>) -> String {
+pub fn topics(views: &[TopicView]) -> String {
     let texts: Vec<String> = views.iter().map(topic).collect();
     match texts.is_empty() {
         true => "there are no topics\n".to_owned(),
