@@ -29,6 +29,7 @@ pub mod metrics;
 pub mod net;
 pub mod partition;
 pub mod protocol;
+pub mod repeats;
 pub mod shard;
 pub mod store;
 pub mod types;

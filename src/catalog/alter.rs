@@ -12,6 +12,8 @@ use super::error::CatalogError;
 use super::image::Image;
 use super::topic::Topic;
 
+const PROTOCOL_MAP: &str = "listener.security.protocol.map";
+
 /// What an incremental change does with a config. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i8)]
@@ -164,6 +166,13 @@ impl Image {
             let text = format!("Cannot update these configs dynamically: [{read_only}]");
             return Err(CatalogError::InvalidRequest(text));
         }
+        let at_start = names(&|def| def.name == "listeners" || def.name == PROTOCOL_MAP);
+        if !at_start.is_empty() {
+            return Err(CatalogError::InvalidRequest(format!(
+                "listeners are opened at the start: change {at_start} in the configuration and \
+                 restart"
+            )));
+        }
         let per_broker = names(&|def| def.per_broker && broker.is_none());
         if !per_broker.is_empty() {
             return Err(CatalogError::InvalidRequest(format!(
@@ -195,6 +204,16 @@ impl Image {
     pub fn broker_value(&self, name: &str) -> Option<String> {
         let def = table(Scope::Broker).get(name)?;
         Some(effective(def, &self.layers(None))?.into_owned())
+    }
+
+    /// A number that was set at run time for a broker config, on this broker or on all.
+    pub fn set_at_run_time<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
+        let layers = self.layers(None);
+        let value = layers
+            .broker
+            .get(name)
+            .or_else(|| layers.cluster.get(name))?;
+        value.trim().parse().ok()
     }
 
     /// The value in force of a group config.

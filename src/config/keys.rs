@@ -6,29 +6,8 @@ use std::time::Duration;
 use super::store_keys::{BUDGETS, CLIENTS, GROUPS, STORE};
 use super::value::{ConfigError, Raw};
 use super::{Config, ReplicationFactorPolicy};
+pub use crate::catalog::configs::Effect;
 use crate::catalog::configs::{Scope, table, validate};
-
-/// What setting a key does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// It does what its name says.
-    Honoured,
-    /// It does something close, see the note.
-    Mapped,
-    /// It does nothing here, see the note.
-    Meaningless,
-}
-
-impl Effect {
-    /// The word in reports.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Honoured => "honoured",
-            Self::Mapped => "mapped",
-            Self::Meaningless => "meaningless here",
-        }
-    }
-}
 
 /// What is known about a key that has an effect.
 pub struct Key {
@@ -282,6 +261,17 @@ static NETWORK: &[Key] = &[
             Ok(())
         },
     ),
+    honoured(
+        "slow.request.ms",
+        "1000",
+        "A request that takes this long, without what its client asked to wait, is logged with \
+         where the time went; 0 logs none",
+        |c, raw| {
+            let limit = millis(raw, 0..=i64::MAX)?;
+            c.net.slow_request = Some(limit).filter(|limit| !limit.is_zero());
+            Ok(())
+        },
+    ),
 ];
 
 fn buffer(raw: Raw<'_>) -> Result<Option<u32>, ConfigError> {
@@ -452,6 +442,12 @@ static TOPIC_DEFAULTS: &[Key] = &[
         "compression.zstd.level",
         "3",
         "Topic default `compression.zstd.level`",
+        topic_default,
+    ),
+    honoured(
+        "max.decompressed.message.bytes",
+        "2147483639",
+        "Topic default `max.decompressed.message.bytes`",
         topic_default,
     ),
     honoured(

@@ -83,10 +83,7 @@ pub fn load(source: &Source) -> Result<Loaded, ConfigError> {
     resolve_listeners(&mut config, &settings, &mut warnings)?;
     check_together(&settings, &config)?;
     warn(&settings, &config, &mut warnings);
-    config.properties = settings
-        .iter()
-        .map(|(key, (value, _))| (key.clone(), value.clone()))
-        .collect();
+    config.properties = properties_of(&settings);
     let report = settings
         .iter()
         .map(|(key, (value, origin))| report(key, value, origin))
@@ -96,6 +93,20 @@ pub fn load(source: &Source) -> Result<Loaded, ConfigError> {
         report,
         warnings,
     })
+}
+
+/// What DescribeConfigs shows as set at the start. An id counts under both of its names.
+fn properties_of(settings: &Settings) -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, String> = settings
+        .iter()
+        .map(|(key, (value, _))| (key.clone(), value.clone()))
+        .collect();
+    for (name, other) in [("node.id", "broker.id"), ("broker.id", "node.id")] {
+        if let (Some(id), None) = (all.get(name).cloned(), all.get(other)) {
+            all.insert(other.to_owned(), id);
+        }
+    }
+    all
 }
 
 fn collect(source: &Source) -> Result<Settings, ConfigError> {

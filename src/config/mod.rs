@@ -6,6 +6,7 @@
 //! | [`properties`] | the `.properties` file format |
 //! | [`listener`] | `listeners`, `advertised.listeners`, the security protocol map |
 //! | [`keys`] | every key with an effect; `meaningless` has the others, with the reason |
+//! | [`here`] | what each config that clients see does here |
 //! | [`load`] | sources in order of precedence, and the report about each key |
 //! | [`value`] | numbers, booleans and lists with errors that name key, value and what is allowed |
 
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub mod here;
 pub mod keys;
 pub mod listener;
 pub mod load;
@@ -109,6 +111,8 @@ pub struct NetConfig {
     pub frame_timeout: Duration,
     /// `drain.timeout.ms`: how long requests under way get at shutdown.
     pub drain_timeout: Duration,
+    /// `slow.request.ms`: requests that take this long are logged; `None` for none.
+    pub slow_request: Option<Duration>,
 }
 
 /// Limits of the group coordinator.
@@ -266,6 +270,7 @@ impl Default for NetConfig {
             max_answers: 256,
             frame_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(10),
+            slow_request: Some(Duration::from_secs(1)),
         }
     }
 }

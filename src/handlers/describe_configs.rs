@@ -24,6 +24,7 @@ use super::answers::{Refusal, text};
 use super::{Connection, Reply};
 use crate::catalog::configs::{ConfigEntry, ConfigSource, ConfigType, Scope, describe, table};
 use crate::catalog::{Image, names};
+use crate::config::here::here;
 use crate::config::{Config, keys};
 use crate::protocol::error::ErrorCode;
 
@@ -81,7 +82,7 @@ impl From<ConfigEntry> for Shown {
             read_only: entry.def.read_only,
             sensitive: entry.def.sensitive,
             synonyms: synonyms.collect(),
-            doc: entry.def.doc,
+            doc: here(entry.def).map(|(_, text)| text),
         }
     }
 }

@@ -13,6 +13,7 @@ use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, Pr
 
 use super::{Connection, Reply};
 use crate::protocol::error::ErrorCode;
+use crate::repeats::LINES;
 
 /// `transaction.max.timeout.ms` of a broker that was not told otherwise.
 const MAX_TRANSACTION_TIMEOUT_MS: i32 = 900_000;
@@ -24,7 +25,8 @@ pub async fn handle(
     _version: i16,
 ) -> Reply<InitProducerIdResponse> {
     if let Some(code) = refusal(&request) {
-        if code == ErrorCode::TransactionalIdAuthorizationFailed {
+        let transactional = code == ErrorCode::TransactionalIdAuthorizationFailed;
+        if transactional && LINES.allow("transactional producer", Some(cx.peer.ip())) {
             tracing::warn!(
                 peer = %cx.peer,
                 transactional_id = request.transactional_id.as_ref().map(|id| id.as_str()),

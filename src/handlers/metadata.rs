@@ -26,6 +26,7 @@ use super::answers::{
 use super::{Connection, Reply};
 use crate::catalog::{Image, Topic, names};
 use crate::protocol::error::ErrorCode;
+use crate::repeats::LINES;
 
 /// Topics that one request may create; the others are created by the client's next request.
 const MAX_AUTO_CREATED: usize = 1_000;
@@ -174,11 +175,13 @@ impl Shown<'_> {
             Ok(()) => Ok(()),
             Err(Refusal { code: ErrorCode::TopicAlreadyExists, .. }) => Ok(()),
             Err(refusal) => {
-                tracing::warn!(
-                    topic = name,
-                    reason = refusal.message,
-                    "a topic was not created automatically; clients that wait for it will fail"
-                );
+                if LINES.allow("a topic was not created automatically", None) {
+                    tracing::warn!(
+                        topic = name,
+                        reason = refusal.message,
+                        "a topic was not created automatically; clients that wait for it will fail"
+                    );
+                }
                 match refusal.code {
                     ErrorCode::InvalidTopicException => Err(refusal.code),
                     _ => Err(ErrorCode::UnknownTopicOrPartition),

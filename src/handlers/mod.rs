@@ -18,6 +18,7 @@ use crate::budget::{Budget, Permit};
 use crate::config::Listener;
 use crate::metrics::ApiLabel;
 use crate::protocol::guard;
+pub use crate::protocol::header::shortened;
 use crate::protocol::header::{self, Header, HeaderError};
 use crate::protocol::response::{EncodeError, Frame, encode_response};
 use crate::types::Places;
@@ -86,6 +87,8 @@ pub struct Answer {
     pub close: bool,
     /// The connection's next request is read so much later.
     pub pause: Duration,
+    /// How long the client asked to wait for something to answer with.
+    pub asked_wait: Duration,
     /// Kept until the frame is written: budget shares, pins on segment files.
     pub hold: Option<Box<dyn Any + Send>>,
 }
@@ -98,6 +101,7 @@ impl Answer {
             after: after.into(),
             close: false,
             pause: Duration::ZERO,
+            asked_wait: Duration::ZERO,
             hold: None,
         }
     }
@@ -188,8 +192,8 @@ macro_rules! handlers {
                     Box::pin($framed::handle(cx, header, request)).await
                 })*
                 _ => {
-                    drop((cx, body, permits));
-                    Err(HeaderError::UnknownApi(header.api_key).into())
+                    drop((cx, permits));
+                    Err(HeaderError::unknown_api(header.api_key, &body).into())
                 }
             }
         }
@@ -276,6 +280,15 @@ pub async fn dispatch(
 /// Whether requests of an API may wait for others (or for data) before they are answered.
 pub fn parks(api: ApiKey) -> bool {
     matches!(api, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup)
+}
+
+/// How much of the time in a handler its client asked for: a Fetch says how long it waits for
+/// records, members of a group wait for one another.
+pub fn asked_wait(api: ApiKey, answer: &Answer, handled: Duration) -> Duration {
+    match api {
+        ApiKey::JoinGroup | ApiKey::SyncGroup => handled,
+        _ => answer.asked_wait.min(handled),
+    }
 }
 
 /// A request that may wait for others must not hold a share of the budget while it does.

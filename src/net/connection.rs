@@ -2,6 +2,7 @@
 //! handled once it is sequenced, so the next Produce may be sequenced while the disk still works on
 //! the first.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use kafka_protocol::messages::ApiKey;
@@ -12,7 +13,8 @@ use tokio::time::Instant;
 use super::frame::{Frame, FrameReader, ReadError};
 use super::server::{Phase, Shared};
 use super::session::Session;
-use super::writer::{Queued, WriteEnd, Writer};
+use super::slow::Timing;
+use super::writer::{Client, Queued, WriteEnd, Writer};
 use crate::handlers::{self, CloseReason};
 use crate::metrics::ApiLabel;
 
@@ -66,16 +68,19 @@ impl End {
 pub async fn serve<S: Session>(
     stream: TcpStream,
     session: S,
+    peer: SocketAddr,
     shared: &Shared,
     mut phase: watch::Receiver<Phase>,
 ) -> End {
     let (read_half, write_half) = stream.into_split();
     let (queue, answers) = mpsc::channel(shared.config.max_answers);
     let (done, written) = watch::channel(0);
-    let mut writer = Writer::new(write_half, answers, done, shared);
+    let name = || session.client_id();
+    let client = Client { peer, name: &name };
+    let mut writer = Writer::new(write_half, answers, done, shared, client);
     let mut reader = Reader {
         frames: FrameReader::new(read_half, shared.limits.clone()),
-        session,
+        session: &session,
         shared,
         phase: phase.clone(),
         queue: Some(queue),
@@ -107,7 +112,7 @@ pub async fn serve<S: Session>(
 
 struct Reader<'a, S> {
     frames: FrameReader,
-    session: S,
+    session: &'a S,
     shared: &'a Shared,
     phase: watch::Receiver<Phase>,
     /// `None` once the connection takes no more requests.
@@ -137,15 +142,16 @@ impl<S: Session> Reader<'_, S> {
             .bytes_in
             .inc_by(frame.bytes.len() as u64 + 4);
         let started = Instant::now();
-        let api = frame.row.api;
-        if api != ApiKey::Produce {
+        let (row, memory) = (frame.row, frame.memory);
+        if row.api != ApiKey::Produce {
             self.all_written().await?;
         }
-        let label = ApiLabel {
-            api: frame.row.name,
-        };
+        let begun = Instant::now();
+        let label = ApiLabel { api: row.name };
         let answer = self.handle(frame).await?;
         let pause = answer.pause;
+        let queued = Instant::now();
+        let handled = queued - begun;
         let histogram = self
             .shared
             .metrics
@@ -153,8 +159,18 @@ impl<S: Session> Reader<'_, S> {
             .get_or_create(&label)
             .clone();
         let queued = Queued {
+            timing: Timing {
+                api: row.name,
+                histogram,
+                started,
+                memory,
+                behind: begun - started,
+                handled,
+                asked: handlers::asked_wait(row.api, &answer, handled),
+                queued,
+                durable: queued,
+            },
             answer,
-            timing: Some((started, histogram)),
         };
         let Some(queue) = &self.queue else {
             return Err(End::Drained);

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::budget::{Budget, Permit};
 use crate::protocol::api::{self, ApiRow};
+use crate::protocol::header::HeaderError;
 
 /// One read of the socket.
 const READ_BYTES: usize = 8 << 10;
@@ -33,6 +34,8 @@ pub struct Frame {
     pub bytes: Bytes,
     /// Its share of the request budget.
     pub permit: Permit,
+    /// How long it waited for that.
+    pub memory: Duration,
 }
 
 /// Why there is no next frame.
@@ -48,7 +51,7 @@ pub enum ReadError {
     #[error("idle for too long")]
     Idle,
     /// A length that no frame has, or that is over the bound.
-    #[error("a request of {length} bytes{api} is refused, the most is {most} bytes ({key}){hint}")]
+    #[error("a request of {length} bytes{api} is refused, the most is {most} bytes ({key})")]
     Length {
         /// As the client sent it.
         length: i32,
@@ -58,12 +61,13 @@ pub enum ReadError {
         most: usize,
         /// Where the bound comes from.
         key: &'static str,
-        /// What the client may be, if it is none of Kafka's.
-        hint: &'static str,
     },
+    /// The bytes are of another protocol.
+    #[error("{0}")]
+    Foreign(&'static str),
     /// An API that is not served.
-    #[error("API key {0} is not served here")]
-    UnknownApi(i16),
+    #[error(transparent)]
+    UnknownApi(HeaderError),
     /// The request took too long to arrive.
     #[error("a request did not arrive whole within frame.timeout.ms")]
     Slow,
@@ -83,6 +87,7 @@ impl ReadError {
             Self::ClosedWithin => "client_within_request",
             Self::Idle => "idle",
             Self::Length { .. } => "length",
+            Self::Foreign(_) => "foreign",
             Self::UnknownApi(_) => "header",
             Self::Slow => "slow",
             Self::Stalled => "stalled",
@@ -94,7 +99,11 @@ impl ReadError {
     pub fn is_offence(&self) -> bool {
         matches!(
             self,
-            Self::Length { .. } | Self::UnknownApi(_) | Self::Slow | Self::Stalled
+            Self::Length { .. }
+                | Self::Foreign(_)
+                | Self::UnknownApi(_)
+                | Self::Slow
+                | Self::Stalled
         )
     }
 }
@@ -151,14 +160,20 @@ impl FrameReader {
         let budget = self.budget(row, size).clone();
         let permit = budget.acquire(size as u64).await;
         // Time spent waiting for others is not the client's.
-        let deadline = deadline + before.elapsed();
+        let memory = before.elapsed();
+        let deadline = deadline + memory;
         self.buffer.advance(4);
         let bytes = if whole {
             self.buffer.split_to(size).freeze()
         } else {
             self.read_large(size, deadline, &budget).await?
         };
-        Ok(Frame { row, bytes, permit })
+        Ok(Frame {
+            row,
+            bytes,
+            permit,
+            memory,
+        })
     }
 
     /// Resolves once the client has gone away; never while it has sent more requests.
@@ -258,12 +273,14 @@ impl FrameReader {
     fn check_length(&self, length: i32) -> Result<usize, ReadError> {
         match usize::try_from(length) {
             Ok(size) if size <= self.limits.max_bytes => Ok(size),
-            _ => Err(ReadError::Length {
-                length,
-                api: String::new(),
-                most: self.limits.max_bytes,
-                key: "socket.request.max.bytes",
-                hint: hint(length),
+            _ => Err(match foreign(length) {
+                Some(protocol) => ReadError::Foreign(protocol),
+                None => ReadError::Length {
+                    length,
+                    api: String::new(),
+                    most: self.limits.max_bytes,
+                    key: "socket.request.max.bytes",
+                },
             }),
         }
     }
@@ -274,7 +291,10 @@ impl FrameReader {
             Some(&[high, low]) if size >= 2 => i16::from_be_bytes([high, low]),
             _ => -1,
         };
-        api::lookup(key).ok_or(ReadError::UnknownApi(key))
+        api::lookup(key).ok_or_else(|| {
+            let begun = self.buffer.get(4..).unwrap_or_default();
+            ReadError::UnknownApi(HeaderError::unknown_api(key, begun))
+        })
     }
 
     fn check_row(&self, length: i32, row: &ApiRow) -> Result<(), ReadError> {
@@ -286,7 +306,6 @@ impl FrameReader {
                 api: format!(" for {}", row.name),
                 most: row.max_frame_bytes,
                 key: "a bound of this API",
-                hint: "",
             });
         }
         Ok(())
@@ -302,13 +321,21 @@ impl FrameReader {
 }
 
 /// Other protocols, read as a length.
-fn hint(length: i32) -> &'static str {
-    match length.to_be_bytes() {
-        [0x16, 3, ..] => "; this is the start of TLS, which is not served here",
-        bytes if [*b"GET ", *b"POST", *b"HEAD", *b"PUT "].contains(&bytes) => {
-            "; this is HTTP, which is served on admin.port only"
-        }
-        _ => "",
+fn foreign(length: i32) -> Option<&'static str> {
+    match &length.to_be_bytes() {
+        [0x16, 3, ..] => Some(
+            "the client begins with TLS on a plaintext listener: set security.protocol=PLAINTEXT \
+             in the client, TLS is not served here",
+        ),
+        b"GET " | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"DELE" | b"PATC" | b"CONN" => Some(
+            "the client speaks HTTP on a listener for Kafka clients: health and metrics are \
+             served on admin.port",
+        ),
+        b"PROX" | b"\r\n\r\n" => Some(
+            "a proxy in front begins with the PROXY protocol: switch that off, it is not read here",
+        ),
+        b"SSH-" => Some("the client speaks SSH on a listener for Kafka clients"),
+        _ => None,
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`connection`] | one request after the other; a Produce counts as handled once sequenced |
 //! | [`writer`] | answers in request order, each when what it shows is durable |
 //! | [`server`] | accepting, limits on connections, drain |
+//! | [`slow`] | requests that took long, and where the time went |
 //! | [`session`] | the seam to [`crate::handlers`] |
 
 pub mod connection;
@@ -19,6 +20,7 @@ pub mod frame;
 pub mod listen;
 pub mod server;
 pub mod session;
+mod slow;
 pub mod writer;
 
 pub use server::Server;

@@ -19,6 +19,7 @@ use super::session::{Peer, Sessions};
 use crate::budget::Budget;
 use crate::config::{Config, Listener, NetConfig};
 use crate::metrics::{Metrics, ReasonLabel};
+use crate::repeats::{self, LINES};
 use crate::store::journal::Durable;
 
 /// How far the gateway is in its life.
@@ -49,7 +50,6 @@ pub struct Shared {
     /// Connections open now; the drain waits for 0.
     count: watch::Sender<usize>,
     next_id: AtomicU64,
-    warnings: WarnLimit,
 }
 
 #[derive(Debug, Default)]
@@ -93,9 +93,9 @@ impl Server {
             open: Mutex::default(),
             count: watch::Sender::new(0),
             next_id: AtomicU64::new(1),
-            warnings: WarnLimit::default(),
         });
         let phase = watch::Sender::new(Phase::Serve);
+        tokio::spawn(tell_repeats(phase.subscribe()));
         let sessions = Arc::new(sessions);
         for Bound { listener, sockets } in bound {
             for socket in sockets {
@@ -125,6 +125,7 @@ impl Server {
             *self.shared.count.borrow()
         };
         self.phase.send_replace(Phase::Stop);
+        LINES.tell_all();
         left
     }
 
@@ -153,26 +154,40 @@ impl<S: Sessions> Acceptor<S> {
                 Ok((stream, address)) => self.take(stream, address),
                 Err(error) if is_about_one_connection(&error) => {}
                 Err(error) => {
-                    tracing::warn!(
-                        listener = self.listener.name, %error,
-                        "cannot take connections now; clients wait (is the limit of open files \
-                         too low?)"
-                    );
+                    if LINES.allow("cannot take connections", None) {
+                        tracing::warn!(
+                            listener = self.listener.name, %error,
+                            "cannot take connections now; clients wait (is the limit of open \
+                             files too low?)"
+                        );
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
     }
 
+    /// The limits in force: a change at run time can lower what the process started with.
+    fn limits(&self) -> [usize; 2] {
+        let config = &self.shared.config;
+        let [all, of_ip] = self.sessions.connection_limits();
+        let least = |set: Option<usize>, start: usize| set.map_or(start, |set| set.min(start));
+        [
+            least(all, config.max_connections),
+            least(of_ip, config.max_connections_per_ip),
+        ]
+    }
+
     fn take(&self, stream: TcpStream, address: SocketAddr) {
         let ip = address.ip().to_canonical();
-        let ticket = match Ticket::new(&self.shared, ip) {
+        let ticket = match Ticket::new(&self.shared, self.limits(), ip) {
             Ok(ticket) => ticket,
-            Err((reason, key)) => {
+            Err(full) => {
+                let reason = full.reason;
                 let closed = &self.shared.metrics.connections_closed;
                 closed.get_or_create(&ReasonLabel { reason }).inc();
-                if self.shared.warnings.allows() {
-                    tracing::warn!(peer = %address, "connection refused: {key} is reached");
+                if LINES.allow(reason, Some(ip)) {
+                    tracing::warn!(peer = %address, reason, "connection refused: {full}");
                 }
                 return;
             }
@@ -192,7 +207,7 @@ impl<S: Sessions> Acceptor<S> {
         tokio::spawn(async move {
             let _ticket = ticket;
             tracing::debug!(id, peer = %address, listener = peer.listener.name, "connection opened");
-            let end = connection::serve(stream, session, &shared, phase).await;
+            let end = connection::serve(stream, session, address, &shared, phase).await;
             report(&shared, id, address, &end);
         });
     }
@@ -214,10 +229,33 @@ fn report(shared: &Shared, id: u64, peer: SocketAddr, end: &connection::End) {
         .connections_closed
         .get_or_create(&ReasonLabel { reason })
         .inc();
-    if end.is_offence() && shared.warnings.allows() {
+    if end.is_offence() && LINES.allow(reason, Some(peer.ip().to_canonical())) {
         tracing::warn!(id, %peer, reason, "connection closed: {end}");
     } else {
         tracing::debug!(id, %peer, reason, "connection closed: {end}");
+    }
+}
+
+/// Why a connection is not taken.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{most} connections are open already ({key}); raise that, or look for a client that opens \
+     connections and does not close them"
+)]
+struct Full {
+    reason: &'static str,
+    key: &'static str,
+    most: usize,
+}
+
+/// Tells of the log lines that were left out, once a period.
+async fn tell_repeats(mut phase: watch::Receiver<Phase>) {
+    let mut period = tokio::time::interval(repeats::PERIOD);
+    loop {
+        tokio::select! {
+            _ = phase.wait_for(|phase| *phase == Phase::Stop) => return,
+            _ = period.tick() => LINES.tell(),
+        }
     }
 }
 
@@ -228,17 +266,26 @@ struct Ticket {
 }
 
 impl Ticket {
-    fn new(shared: &Arc<Shared>, ip: IpAddr) -> Result<Self, (&'static str, &'static str)> {
+    fn new(shared: &Arc<Shared>, [most, most_of_ip]: [usize; 2], ip: IpAddr) -> Result<Self, Full> {
         let mut open = shared.open.lock();
-        if open.all >= shared.config.max_connections {
-            return Err(("max_connections", "max.connections"));
+        if open.all >= most {
+            return Err(Full {
+                reason: "max_connections",
+                key: "max.connections",
+                most,
+            });
         }
         let of_ip = open.by_ip.entry(ip).or_default();
-        if *of_ip >= shared.config.max_connections_per_ip {
+        if *of_ip >= most_of_ip {
             if *of_ip == 0 {
                 open.by_ip.remove(&ip);
             }
-            return Err(("max_connections_per_ip", "max.connections.per.ip"));
+            let (reason, key) = ("max_connections_per_ip", "max.connections.per.ip");
+            return Err(Full {
+                reason,
+                key,
+                most: most_of_ip,
+            });
         }
         *of_ip += 1;
         open.all += 1;
@@ -267,41 +314,5 @@ impl Drop for Ticket {
         self.shared
             .count
             .send_modify(|count| *count = count.saturating_sub(1));
-    }
-}
-
-/// Lets a few warnings a second pass, so that a client can't fill the log.
-#[derive(Debug)]
-struct WarnLimit {
-    start: std::time::Instant,
-    /// The second in the upper half, warnings in it in the lower.
-    window: AtomicU64,
-}
-
-impl Default for WarnLimit {
-    fn default() -> Self {
-        Self {
-            start: std::time::Instant::now(),
-            window: AtomicU64::new(0),
-        }
-    }
-}
-
-impl WarnLimit {
-    const PER_SECOND: u64 = 10;
-
-    fn allows(&self) -> bool {
-        let second = self.start.elapsed().as_secs() << 32;
-        let next = |window: u64| match window >> 32 << 32 == second {
-            true => window + 1,
-            false => second + 1,
-        };
-        let before = self
-            .window
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |window| {
-                Some(next(window))
-            })
-            .unwrap_or(second);
-        next(before) - second <= Self::PER_SECOND
     }
 }

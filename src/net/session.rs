@@ -19,6 +19,11 @@ pub trait Session: Send + Sync + 'static {
         frame: Bytes,
         permit: Permit,
     ) -> impl Future<Output = Result<Answer, CloseReason>> + Send;
+
+    /// What the client calls itself, if it said so.
+    fn client_id(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Where connections come from.
@@ -38,6 +43,10 @@ pub trait Sessions: Send + Sync + 'static {
     type Session: Session;
     /// The budget that answers hold shares of until they are written.
     fn responses(&self) -> Budget;
+    /// `max.connections` and `max.connections.per.ip`, if they were changed at run time.
+    fn connection_limits(&self) -> [Option<usize>; 2] {
+        [None, None]
+    }
     /// A session for a connection that was just taken.
     fn open(&self, peer: &Peer) -> Self::Session;
 }
@@ -66,6 +75,11 @@ impl Sessions for Gateway {
         self.broker.budgets.responses.clone()
     }
 
+    fn connection_limits(&self) -> [Option<usize>; 2] {
+        let image = self.broker.catalog.image();
+        ["max.connections", "max.connections.per.ip"].map(|name| image.set_at_run_time(name))
+    }
+
     fn open(&self, peer: &Peer) -> Self::Session {
         Arc::new(Connection {
             id: peer.id,
@@ -81,5 +95,9 @@ impl Sessions for Gateway {
 impl Session for Arc<Connection> {
     async fn call(&self, frame: Bytes, permit: Permit) -> Result<Answer, CloseReason> {
         handlers::dispatch(self, frame, permit).await
+    }
+
+    fn client_id(&self) -> Option<String> {
+        self.client.lock().client_id.clone()
     }
 }

@@ -3,17 +3,18 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::histogram::Histogram;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::server::Shared;
+use super::slow::Timing;
 use crate::budget::Budget;
 use crate::handlers::Answer;
 use crate::store::journal::Durable;
@@ -29,8 +30,8 @@ const STALL: Duration = Duration::from_secs(10);
 pub struct Queued {
     /// What the handler gave.
     pub answer: Answer,
-    /// When the request had arrived, and where the time until its answer is counted.
-    pub timing: Option<(Instant, Histogram)>,
+    /// Where its time went so far.
+    pub timing: Timing,
 }
 
 /// Why writing ended.
@@ -53,8 +54,16 @@ pub enum WriteEnd {
     Io(io::Error),
 }
 
+/// Whose answers they are, for log lines.
+pub struct Client<'a> {
+    /// The other side.
+    pub peer: SocketAddr,
+    /// What it calls itself.
+    pub name: &'a (dyn Fn() -> Option<String> + Sync),
+}
+
 /// The writing side of a connection.
-pub struct Writer {
+pub struct Writer<'a> {
     socket: OwnedWriteHalf,
     queue: mpsc::Receiver<Queued>,
     durable: Durable,
@@ -63,6 +72,8 @@ pub struct Writer {
     max_stall: Duration,
     responses: Budget,
     bytes_out: Counter,
+    slow: Option<Duration>,
+    client: Client<'a>,
     batch: Batch,
 }
 
@@ -73,7 +84,7 @@ struct Batch {
     bytes: usize,
     answers: u64,
     held: Vec<Box<dyn Any + Send>>,
-    timings: Vec<(Instant, Histogram)>,
+    timings: Vec<Timing>,
     close: bool,
 }
 
@@ -89,7 +100,10 @@ impl Batch {
         }
         self.answers += 1;
         self.held.extend(hold);
-        self.timings.extend(queued.timing);
+        self.timings.push(Timing {
+            durable: Instant::now(),
+            ..queued.timing
+        });
         self.close |= close;
     }
 
@@ -98,13 +112,14 @@ impl Batch {
     }
 }
 
-impl Writer {
+impl<'a> Writer<'a> {
     /// A writer that takes answers off `queue` and counts those it is done with in `done`.
     pub fn new(
         socket: OwnedWriteHalf,
         queue: mpsc::Receiver<Queued>,
         done: watch::Sender<u64>,
         shared: &Shared,
+        client: Client<'a>,
     ) -> Self {
         Self {
             socket,
@@ -114,6 +129,8 @@ impl Writer {
             max_stall: shared.config.max_idle,
             responses: shared.responses.clone(),
             bytes_out: shared.metrics.bytes_out.clone(),
+            slow: shared.config.slow_request,
+            client,
             batch: Batch::default(),
         }
     }
@@ -193,8 +210,8 @@ impl Writer {
         let answers = std::mem::take(&mut self.batch.answers);
         self.batch.bytes = 0;
         self.batch.held.clear();
-        for (started, histogram) in self.batch.timings.drain(..) {
-            histogram.observe(started.elapsed().as_secs_f64());
+        for timing in self.batch.timings.drain(..) {
+            timing.finish(self.slow, self.client.peer, self.client.name);
         }
         self.done.send_modify(|done| *done += answers);
     }

@@ -286,7 +286,11 @@ impl Registry {
     /// the copies.
     fn capture_partitions(&self) -> (BTreeMap<PartitionKey, PartitionSequence>, Position) {
         let (now, started) = (self.now().steady_ms, self.started.0);
-        let expiration = self.options.producer_expiration_ms;
+        let expiration = self
+            .catalog
+            .image()
+            .set_at_run_time("producer.id.expiration.ms");
+        let expiration = expiration.unwrap_or(self.options.producer_expiration_ms);
         let mut newest = Position(0);
         let mut captured = BTreeMap::new();
         let partitions: Vec<_> = self

@@ -1,7 +1,6 @@
 //! Reading records back: from the tail's buffers, or from segment files with every batch checked.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
@@ -10,11 +9,9 @@ use crate::partition::log::{Bounds, Partition, Source};
 use crate::partition::registry::Registry;
 use crate::partition::shard::{FileList, SegmentFile};
 use crate::protocol::batch::BatchView;
+use crate::repeats::LINES;
 use crate::store::segment::{Block, ReadError, SectionMeta};
 use crate::types::{FileId, Offset, PartitionKey};
-
-/// Time between two log lines about damage.
-const TELL_EVERY_MS: u64 = 1000;
 
 /// Records of one partition for one answer.
 pub struct Read {
@@ -183,11 +180,13 @@ struct Want {
 }
 
 fn not_found(key: PartitionKey, offset: Offset) -> ReadFailure {
-    tracing::error!(
-        partition = %key, offset,
-        "no segment file and no tail holds this offset although it is within the log; it cannot \
-         be served, everything else can: run `shardgate verify`"
-    );
+    if LINES.allow("an offset is in no file", None) {
+        tracing::error!(
+            partition = %key, offset,
+            "no segment file and no tail holds this offset although it is within the log; it \
+             cannot be served, everything else can: run `shardgate verify`"
+        );
+    }
     ReadFailure::Storage("the offset is in no file".into())
 }
 
@@ -375,14 +374,7 @@ impl Registry {
     /// Counts a read that met damage and logs it, but not each time that a client tries again.
     fn tell_of_damage(&self, key: PartitionKey, error: &ReadError) {
         Figures::add(&self.damaged_reads, 1);
-        let now = u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX);
-        let told = &self.damage_told_ms;
-        let due =
-            |before: u64| (before == 0 || now >= before + TELL_EVERY_MS).then_some(now.max(1));
-        if told
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, due)
-            .is_ok()
-        {
+        if LINES.allow("stored records cannot be served", None) {
             tracing::error!(partition = %key, %error, "stored records cannot be served");
         }
     }

@@ -52,8 +52,6 @@ pub struct Registry {
     pub(super) reads: Budget,
     /// Reads that met damage.
     pub(super) damaged_reads: AtomicU64,
-    /// When such a read was logged last, in milliseconds of the monotonic clock.
-    pub(super) damage_told_ms: AtomicU64,
 }
 
 impl Registry {
@@ -77,7 +75,6 @@ impl Registry {
             partitions: DashMap::new(),
             topics: DashMap::new(),
             damaged_reads: AtomicU64::new(0),
-            damage_told_ms: AtomicU64::new(0),
         }
     }
 

@@ -45,13 +45,15 @@ pub fn markdown() -> String {
         let _ = writeln!(out, "| {subject} | {apis} |");
     }
     out.push_str(&foreign_suites::markdown());
+    out.push_str(CONFIGS);
+    out.push_str(&crate::config::here::markdown());
     out
 }
 
 const HEAD: &str = "\
 # Compatibility
 
-<!-- Printed from src/protocol/api.rs: UPDATE_DOCS=1 cargo test --lib compatibility -->
+<!-- Printed from src/protocol/api.rs and the tables of configs: UPDATE_DOCS=1 cargo test --lib compatibility -->
 
 Clients find out by ApiVersions what a server speaks; this is the same list to read. A version is
 served when both our message decoders and Apache Kafka know it, and every version of a range works
@@ -82,6 +84,20 @@ them; beyond it the answer is MESSAGE_TOO_LARGE, on which producers split the ba
 
 ## Not served
 
+";
+
+const CONFIGS: &str = "
+## Configs
+
+DescribeConfigs answers for every config that Apache Kafka 4.4 has, with its type, default, source
+and synonyms; a recording of Apache Kafka holds it to that. Each is accepted, kept and shown.
+*honoured* does what it does there, *mapped* does something close, *meaningless here* does nothing,
+for the reason given. A change at run time of a config that is honoured acts at once;
+`max.connections` and `max.connections.per.ip` can be lowered so, and raised up to what the process
+started with. Brokers also list this server's own keys (docs/operations.md), read-only. Where this
+differs from Apache Kafka: `num.partitions` and six limits have other defaults, named below, and
+`log.retention.hours` shows the value that was set where Apache Kafka shows the built-in one once
+`log.retention.ms` was set at run time.
 ";
 
 fn line(out: &mut String, row: &ApiRow) {

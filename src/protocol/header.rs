@@ -1,6 +1,7 @@
 //! Request headers. The crate's own reader panics on frames under four bytes, so this one is ours.
 
 use bytes::Bytes;
+use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::StrBytes;
 
 use super::api::{self, ApiRow};
@@ -31,19 +32,76 @@ pub enum HeaderError {
     #[error("a frame of {0} bytes ends within its header")]
     TooShort(usize),
     /// No such API here.
-    #[error("API key {0} is not served here")]
-    UnknownApi(i16),
+    #[error("{name} (API key {key}, asked for by client {client:?}) is not served here{hint}")]
+    UnknownApi {
+        /// Kafka's name for it, if it has one.
+        name: String,
+        /// The API's number.
+        key: i16,
+        /// The client's name for itself, as far as it had come.
+        client: Option<String>,
+        /// What to do about it.
+        hint: &'static str,
+    },
     /// The API is served, this version of it is not.
-    #[error("{name} version {version} is not served here")]
+    #[error(
+        "{name} version {version} (asked for by client {client:?}) is not served here, versions \
+         {min} to {max} are: let the client ask for them with ApiVersions"
+    )]
     UnsupportedVersion {
         /// The API's name.
         name: &'static str,
         /// The version asked for.
         version: i16,
+        /// The first one served.
+        min: i16,
+        /// The last one served.
+        max: i16,
+        /// The client's name for itself.
+        client: Option<String>,
     },
     /// Lengths in the header make no sense.
     #[error("the header's {0} is malformed")]
     Malformed(&'static str),
+}
+
+impl HeaderError {
+    /// An API that is not served; `begun` is the frame as far as it has come.
+    pub fn unknown_api(key: i16, begun: &[u8]) -> Self {
+        let known = ApiKey::try_from(key);
+        let hint = match known {
+            Ok(ApiKey::SaslHandshake | ApiKey::SaslAuthenticate) => {
+                ": no listener here has SASL, set security.protocol=PLAINTEXT in the client"
+            }
+            Ok(_) => ": see docs/compatibility.md for what is",
+            Err(_) => "",
+        };
+        let name = known.map_or_else(
+            |()| "no API of Kafka's".to_owned(),
+            |api| format!("{api:?}"),
+        );
+        Self::UnknownApi {
+            name,
+            key,
+            client: client_of(begun),
+            hint,
+        }
+    }
+}
+
+/// The client's name in the first bytes of a frame, whose header has one at the same place in all
+/// versions.
+fn client_of(begun: &[u8]) -> Option<String> {
+    let mut reader = Reader::new(begun.get(8..)?);
+    let length = usize::try_from(reader.i16().ok()?).ok()?;
+    Some(shortened(&String::from_utf8_lossy(reader.take(length).ok()?)).to_owned())
+}
+
+/// A name as a log line shows it.
+pub fn shortened(name: &str) -> &str {
+    name.char_indices()
+        .nth(100)
+        .map_or(name, |(end, _)| &name[..end])
 }
 
 /// Reads a frame's header. `frame` is without the 4 bytes of its length.
@@ -56,11 +114,14 @@ pub fn parse(frame: &Bytes) -> Result<Header, HeaderError> {
     let api_key = reader.i16().map_err(short)?;
     let version = reader.i16().map_err(short)?;
     let correlation_id = reader.i32().map_err(short)?;
-    let row = api::lookup(api_key).ok_or(HeaderError::UnknownApi(api_key))?;
+    let row = api::lookup(api_key).ok_or_else(|| HeaderError::unknown_api(api_key, frame))?;
     if !row.decodes(version) && !row.answers_any_version() {
         return Err(HeaderError::UnsupportedVersion {
             name: row.name,
             version,
+            min: row.decode_min,
+            max: row.max,
+            client: client_of(frame),
         });
     }
     let client_id = client_id(frame, &mut reader)?;
@@ -140,14 +201,21 @@ mod tests {
 
     #[test]
     fn unknown_apis_and_versions_are_told_apart() {
-        let unknown = parse(&frame(&[0x7f, 0xff, 0, 0, 0, 0, 0, 1, 0xff, 0xff]));
-        assert_eq!(unknown.unwrap_err(), HeaderError::UnknownApi(0x7fff));
-        let version = parse(&frame(&[0, 3, 0, 99, 0, 0, 0, 1, 0xff, 0xff]));
-        let wanted = HeaderError::UnsupportedVersion {
-            name: "Metadata",
-            version: 99,
-        };
-        assert_eq!(version.unwrap_err(), wanted);
+        let text = |bytes: &[u8]| parse(&frame(bytes)).unwrap_err().to_string();
+        let unknown = text(&[0x7f, 0xff, 0, 0, 0, 0, 0, 1, 0xff, 0xff]);
+        assert_eq!(
+            unknown,
+            "no API of Kafka's (API key 32767, asked for by client None) is not served here"
+        );
+        let sasl = text(&[0, 17, 0, 1, 0, 0, 0, 1, 0, 2, b'a', b'\n']);
+        assert!(sasl.starts_with("SaslHandshake (API key 17, asked for by client Some(\"a\\n\"))"));
+        assert!(
+            sasl.ends_with("set security.protocol=PLAINTEXT in the client"),
+            "{sasl}"
+        );
+        let version = text(&[0, 3, 0, 99, 0, 0, 0, 1, 0, 1, b'c']);
+        assert!(version.starts_with("Metadata version 99 (asked for by client Some(\"c\"))"));
+        assert!(version.contains("versions 0 to 13 are"), "{version}");
         let newer = parse(&frame(&[0, 18, 0, 99, 0, 0, 0, 1, 0xff, 0xff, 0])).unwrap();
         assert_eq!((newer.version, newer.row.decodes(99)), (99, false));
     }

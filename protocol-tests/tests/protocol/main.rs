@@ -1,5 +1,6 @@
 //! What clients may rely on, one module per topic.
 
+mod configs;
 mod connection;
 mod crash;
 mod edges;
@@ -13,6 +14,7 @@ mod listeners;
 mod offsets;
 mod open_files;
 mod produce;
+mod refusals;
 mod restart;
 mod shards;
 mod signals;

@@ -19,7 +19,7 @@ const CLIENTS: i32 = 4;
 const TRACED: &str = "trace=pwrite64,pwritev,pwritev2,fdatasync,fsync,write,writev,sendto,sendmsg";
 
 /// Attaches to a running server; `None` where tracing is not to be had.
-fn attach(server: &Server, options: &[&str], output: &std::path::Path) -> Option<Child> {
+pub fn attach(server: &Server, options: &[&str], output: &std::path::Path) -> Option<Child> {
     let mut command = Command::new("strace");
     command.args(options).arg("-f").arg("-o");
     command.arg(output).arg("-p").arg(server.pid().to_string());

@@ -171,18 +171,32 @@ pub fn describe(
 
 fn entry(def: &'static ConfigDef, layers: &Layers) -> ConfigEntry {
     let all = given(def, layers);
-    let (value, source) = match all.first() {
-        Some(strongest) => (Some(scaled(strongest).into_owned()), strongest.source),
-        None => (def.default.map(str::to_owned), ConfigSource::Default),
+    // As from Kafka: weaker names count for topics, and are shown behind the strongest one only.
+    let strongest = def.synonyms.first().map(|synonym| synonym.name);
+    let named = |name| all.iter().any(|given| given.synonym.name == name);
+    let weaker: &[SynonymDef] = match strongest.is_none_or(named) {
+        true => &[],
+        false => def.synonyms.get(1..).unwrap_or_default(),
     };
-    let synonyms = all.iter().map(|given| Synonym {
+    let shown: Vec<&Given> = all
+        .iter()
+        .filter(|given| !weaker.iter().any(|name| name.name == given.synonym.name))
+        .collect();
+    let (value, source) = match (shown.first(), all.first()) {
+        (Some(strongest), _) => (Some(scaled(strongest)), strongest.source),
+        (None, Some(hidden)) if strongest != Some(def.name) => {
+            (Some(scaled(hidden)), ConfigSource::Default)
+        }
+        _ => (def.default.map(Cow::Borrowed), ConfigSource::Default),
+    };
+    let synonyms = shown.iter().map(|given| Synonym {
         name: given.synonym.name,
         value: Some(given.value.to_owned()).filter(|_| !def.sensitive),
         source: given.source,
     });
     ConfigEntry {
         def,
-        value: value.filter(|_| !def.sensitive),
+        value: value.map(Cow::into_owned).filter(|_| !def.sensitive),
         source,
         synonyms: synonyms.collect(),
     }

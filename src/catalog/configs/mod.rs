@@ -9,7 +9,7 @@ mod tests;
 
 pub use check::{append, subtract, validate, validate_all, validate_group};
 pub use describe::{ConfigEntry, Layers, Synonym, describe, effective};
-pub use table::{Check, ConfigDef, ConfigType, Scope, SynonymDef, Table, table};
+pub use table::{Check, ConfigDef, ConfigType, Effect, Scope, SynonymDef, Table, table};
 
 /// Where a value came from. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -77,6 +77,28 @@ impl ConfigType {
     }
 }
 
+/// What setting a config does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It does what its name says.
+    Honoured,
+    /// It does something close, see the text.
+    Mapped,
+    /// It does nothing here, see the text.
+    Meaningless,
+}
+
+impl Effect {
+    /// The word in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Honoured => "honoured",
+            Self::Mapped => "mapped",
+            Self::Meaningless => "meaningless here",
+        }
+    }
+}
+
 /// Rule for values beyond their type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Check {
@@ -128,8 +150,9 @@ pub struct ConfigDef {
     pub synonyms: Vec<SynonymDef>,
     /// What values may be.
     pub check: Check,
-    /// What it does, if there is something to say.
-    pub doc: Option<&'static str>,
+    /// What it does here, and how close that is to Kafka. Broker configs have none of their own:
+    /// they are keys of the configuration, which says it.
+    pub here: Option<(Effect, &'static str)>,
 }
 
 /// All configs of a scope.
@@ -200,7 +223,10 @@ fn parse_row(line: &'static str) -> Option<ConfigDef> {
         })
         .unwrap_or_else(|| Some(Vec::new()))?;
     let check = some(columns.next()?).map_or(Some(Check::Any), parse_check)?;
-    let doc = some(columns.next()?);
+    let here = match columns.next() {
+        Some(word) => Some((parse_effect(word)?, columns.next()?)),
+        None => None,
+    };
     let flag = |f: char| flags.contains(f);
     Some(ConfigDef {
         name,
@@ -212,12 +238,21 @@ fn parse_row(line: &'static str) -> Option<ConfigDef> {
         hidden: flag('h'),
         synonyms,
         check,
-        doc,
+        here,
     })
 }
 
 fn some(column: &'static str) -> Option<&'static str> {
     Some(column).filter(|c| *c != "-")
+}
+
+fn parse_effect(word: &str) -> Option<Effect> {
+    match word {
+        "honoured" => Some(Effect::Honoured),
+        "mapped" => Some(Effect::Mapped),
+        "meaningless" => Some(Effect::Meaningless),
+        _ => None,
+    }
 }
 
 fn parse_synonym(text: &'static str) -> Option<SynonymDef> {

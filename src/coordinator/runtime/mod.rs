@@ -14,6 +14,7 @@ use super::group::command::{Command, Decision, Name, Now, Reply, Settings, Tick,
 use super::log::{AppendError, CoordinatorLog, LogRecord, Topics};
 use super::partition_of;
 use crate::clock::Clock;
+use crate::repeats::LINES;
 use crate::types::Position;
 
 mod api;
@@ -30,8 +31,6 @@ const BATCH_BYTES: usize = 512 << 10;
 const TIMERS_AT_ONCE: usize = 64;
 /// When to try again what could not be stored.
 const RETRY_MS: Tick = 1_000;
-/// Changes that can't be stored are told of no more often than this.
-const WARN_EVERY_MS: Tick = 10_000;
 
 /// An answer, and the journal position that must be durable before anybody hears of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -247,25 +246,15 @@ impl Groups {
     }
 
     fn append_failed(&self, partition: i32, group: &Name, error: &AppendError) -> ResponseError {
-        let failed = self.counters.append_errors.fetch_add(1, Ordering::Relaxed) + 1;
-        let now = self.now().tick;
-        let next = self.counters.next_warning.load(Ordering::Relaxed);
-        let group = &**group;
-        if now >= next {
-            self.counters
-                .next_warning
-                .store(now + WARN_EVERY_MS, Ordering::Relaxed);
+        self.counters.append_errors.fetch_add(1, Ordering::Relaxed);
+        if LINES.allow("a change of a consumer group was not stored", None) {
             tracing::warn!(
                 partition,
-                group,
-                failed,
+                group = &**group,
                 %error,
                 "a change of a consumer group was not stored; the group stays as it was and its \
-                 client is told to try again (further cases are counted in \
-                 shardgate_group_append_errors)"
+                 client is told to try again"
             );
-        } else {
-            tracing::debug!(partition, group, %error, "a change of a group was not stored");
         }
         match error {
             AppendError::NoSpace => ResponseError::NotCoordinator,

@@ -18,7 +18,6 @@ pub(super) struct Counters {
     pub compactions: AtomicU64,
     pub loaded: AtomicU64,
     pub load_ms: AtomicU64,
-    pub next_warning: AtomicU64,
 }
 
 impl Counters {

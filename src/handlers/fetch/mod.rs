@@ -104,7 +104,9 @@ pub async fn handle(
         ..Default::default()
     };
     let frame = fetch_response::encode(header.correlation_id, header.version, &data)?;
-    Ok(Answer { hold: Some(Box::new(hold)), pause, ..Answer::new(frame, Places::default()) })
+    let asked_wait = limits.max_wait;
+    let answer = Answer::new(frame, Places::default());
+    Ok(Answer { hold: Some(Box::new(hold)), pause, asked_wait, ..answer })
 }
 
 /// Counts what is given out; the client is to pause for so long.
