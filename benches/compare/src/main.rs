@@ -5,12 +5,15 @@
 //! | `kafka` | produce, consume, latency, CPU and memory of both, as ratios |
 //! | `wide` | pre-encoded Produce requests over 12 and over 10 000 partitions |
 //! | `recover` | time to serve again after kill -9 under the load over 10 000 partitions |
+//! | `reshape` | latency of Produce under full load, undisturbed and over 200 splits and merges |
+//! | `limits` | a hot and a quiet partition of a shard with a write limit, before and after a split |
 //! | `idle` | memory of a server that nobody uses, 60 s after its start |
 
 mod broker;
 mod kafka;
 mod librdkafka;
 mod load;
+mod reshape;
 mod wide;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +33,10 @@ enum Measure {
     Wide(wide::Options),
     /// How long a restart takes after kill -9 under load over 10 000 partitions.
     Recover(wide::Options),
+    /// Latency of Produce under full load, undisturbed and over 200 splits and merges.
+    Reshape(reshape::Options),
+    /// A hot and a quiet partition of a shard with a write limit, before and after a split.
+    Limits(reshape::Options),
     /// Resident memory 60 s after the start.
     Idle,
 }
@@ -39,6 +46,8 @@ fn main() {
         Measure::Kafka(options) => kafka::measure(&options),
         Measure::Wide(options) => wide::measure(&options),
         Measure::Recover(options) => wide::recover(&options),
+        Measure::Reshape(options) => reshape::measure(&options),
+        Measure::Limits(options) => reshape::limits(&options),
         Measure::Idle => broker::idle(),
     }
 }
