@@ -44,6 +44,8 @@ pub struct Server {
     settings: Vec<String>,
     port: u16,
     admin: u16,
+    /// Its shards change only if the test changes them.
+    calm: bool,
     home: TempDir,
     running: Option<Running>,
 }
@@ -74,6 +76,14 @@ impl Server {
         Server::on_port(free_port(), settings)
     }
 
+    /// Starts a server whose shards no background reshaper touches, for tests of shards and files.
+    pub fn calm(settings: &[&str]) -> Server {
+        let mut server = Server::stopped(settings);
+        server.calm = true;
+        server.start_again();
+        server
+    }
+
     /// Starts a server that clients reach at `port`, whichever `listeners` the settings name.
     pub fn on_port(port: u16, settings: &[&str]) -> Server {
         let mut server = Server::stopped(settings);
@@ -88,6 +98,7 @@ impl Server {
             settings: settings.iter().map(|s| s.to_string()).collect(),
             port: free_port(),
             admin: admin_port(settings),
+            calm: false,
             home: tempfile::Builder::new()
                 .prefix("shardgate-test-")
                 .tempdir()
@@ -214,7 +225,7 @@ impl Server {
         self.running = Some(Running {
             process,
             guard,
-            reshaping: reshaping.then(|| self.reshape()),
+            reshaping: (reshaping && !self.calm).then(|| self.reshape()),
         });
     }
 

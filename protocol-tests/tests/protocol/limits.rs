@@ -29,7 +29,7 @@ fn produce_some(wire: &mut Wire, topic: &str, partition: i32, count: usize) -> i
 
 #[test]
 fn a_writer_over_the_limit_is_slowed_down_and_others_are_not() {
-    let server = Server::start();
+    let server = Server::calm(&[]);
     let mut wire = Wire::connect(&server.address());
     let limit = LIMIT.to_string();
     let limited = new_topic(&mut wire, 2, &[("shard.write.bytes.per.second", &limit)]);
@@ -59,7 +59,7 @@ fn a_writer_over_the_limit_is_slowed_down_and_others_are_not() {
 
 #[test]
 fn a_reader_over_the_limit_is_slowed_down() {
-    let server = Server::start();
+    let server = Server::calm(&[]);
     let mut wire = Wire::connect(&server.address());
     let limit = LIMIT.to_string();
     let topic = new_topic(&mut wire, 1, &[("shard.read.bytes.per.second", &limit)]);

@@ -19,7 +19,7 @@ struct Gateway {
 impl Gateway {
     fn start() -> Gateway {
         Gateway {
-            server: Server::start(),
+            server: Server::calm(&[]),
         }
     }
 
@@ -66,6 +66,15 @@ impl Gateway {
     }
 }
 
+/// Raises a flag when dropped.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn shards_are_split_and_merged_under_load_and_no_client_notices() {
     let gateway = Gateway::start();
@@ -91,6 +100,8 @@ fn shards_are_split_and_merged_under_load_and_no_client_notices() {
                 })
             })
             .collect();
+        // Writers end also when the test fails.
+        let stop = Ending(&stop);
         for _ in 0..5 {
             let all = gateway.open_shards(&topic);
             assert_eq!(all.len(), 1);
@@ -102,7 +113,7 @@ fn shards_are_split_and_merged_under_load_and_no_client_notices() {
             merge.extend(names.iter().map(String::as_str));
             gateway.done(&merge);
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stop);
         produced = writers
             .into_iter()
             .map(|w| w.join().expect("a writer"))

@@ -26,7 +26,7 @@ fn directory_with(more: &[&str]) -> Server {
             "checkpoint.interval.bytes=1048576",
         ],
     ];
-    let mut server = Server::with_settings(&settings.concat());
+    let mut server = Server::calm(&settings.concat());
     let mut wire = Wire::connect(&server.address());
     assert_eq!(
         create_topic(&mut wire, "bulk", 3, &[("retention.ms", "-1")]),
