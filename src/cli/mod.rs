@@ -82,12 +82,8 @@ enum Command {
     },
     /// Shows and changes the shards of a running gateway
     Shards(shards::Shards),
-    /// Checks a stopped data directory, every file and the store as a whole; changes nothing
-    Verify {
-        /// Prints what was found as JSON
-        #[arg(long)]
-        json: bool,
-    },
+    /// Checks a data directory, every file and the store as a whole; changes nothing
+    Verify(verify::Options),
 }
 
 /// Runs the command line and says how the process ends.
@@ -122,7 +118,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Some(Command::Shards(shards)) => shards::run(&shards, &loaded),
-        Some(Command::Verify { json }) => verify::run(&loaded, json),
+        Some(Command::Verify(options)) => verify::run(&loaded, &options),
     }
 }
 

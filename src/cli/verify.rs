@@ -1,10 +1,11 @@
-//! `shardgate verify`: is everything in a stopped data directory as it was written?
+//! `shardgate verify`: is everything in a data directory as it was written?
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use super::shards::client::Client;
 use super::{FAILED, USAGE};
 use crate::catalog::Environment;
 use crate::config::{Config, Loaded};
@@ -13,10 +14,31 @@ use crate::store::backend::Disk;
 use crate::store::backend::disk::DiskDir;
 use crate::store::format::{Format, FormatError};
 
+/// How it is checked.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Prints what was found as JSON
+    #[arg(long)]
+    json: bool,
+    /// Asks the gateway that runs on the directory instead of opening the directory
+    #[arg(long)]
+    live: bool,
+    /// The running gateway's admin port [default: 127.0.0.1 and admin.port of the configuration]
+    #[arg(long, value_name = "HOST:PORT", requires = "live")]
+    admin: Option<String>,
+    /// Has the running gateway read every segment file and check its checksums
+    #[arg(long, requires = "live")]
+    deep: bool,
+}
+
 /// Checks the data directory and prints what was found. 0: clean, 1: damage, 2: not possible.
-pub fn run(loaded: &Loaded, json: bool) -> ExitCode {
+pub fn run(loaded: &Loaded, options: &Options) -> ExitCode {
     let config = &loaded.config;
-    let checked = match check(config) {
+    let checked = match options.live {
+        true => ask(config, options),
+        false => check(config),
+    };
+    let checked = match checked {
         Ok(report) => report,
         Err(Refusal::Damaged(why)) => {
             let mut report = Report::default();
@@ -28,7 +50,7 @@ pub fn run(loaded: &Loaded, json: bool) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let text = if json {
+    let text = if options.json {
         serde_json::to_string_pretty(&checked).map_or_else(|e| e.to_string(), |text| text + "\n")
     } else {
         words(&checked, config)
@@ -47,6 +69,12 @@ enum Refusal {
     Usage(String),
     /// The format file itself.
     Damaged(String),
+}
+
+fn ask(config: &Config, options: &Options) -> Result<Report, Refusal> {
+    let client = Client::of(options.admin.as_deref(), config);
+    let query: &[(&str, &str)] = if options.deep { &[("deep", "1")] } else { &[] };
+    client.get("/verify", query).map_err(Refusal::Usage)
 }
 
 fn check(config: &Config) -> Result<Report, Refusal> {

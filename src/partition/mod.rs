@@ -25,6 +25,7 @@ pub mod shard;
 pub mod tail;
 pub mod time_search;
 pub mod verify;
+pub mod verify_live;
 pub mod waiters;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Environment, Topic};
 use crate::clock::SystemClock;
@@ -18,20 +18,21 @@ use crate::store::backend::overlay::Overlay;
 use crate::store::checkpoint::CheckpointStore;
 use crate::store::format::Format;
 use crate::store::journal::{DamagedGroup, FileJournal, JournalOptions};
-use crate::store::segment::{ReadError, SegmentStore, file_path};
+use crate::store::segment::{Damage, ReadError, SegmentStore, file_path};
 use crate::types::{FileId, Offset, PartitionKey};
 
-const RESTORE: &str = "stop the server and put the file back from a copy of this directory";
+pub(super) const RESTORE: &str =
+    "stop the server and put the file back from a copy of this directory";
 const JOURNAL_ADVICE: &str = "a start is refused or stops there; restore the whole directory from \
      a copy, or accept the loss of everything from there on with journal.truncate.corruption=true";
 const CHECKPOINT_ADVICE: &str = "nothing is lost: a start uses the other checkpoint and the journal (a note says so if it \
      cannot); check the device, then start the server: the next checkpoints replace the damaged one";
 const SEGMENT_ADVICE: &str = "these offsets answer KAFKA_STORAGE_ERROR, all others are served; put the file back from a \
      copy, or delete the records up to there (kafka-delete-records) to go on without them";
-const REPORT_ADVICE: &str = "keep a copy of the directory and report it";
+pub(super) const REPORT_ADVICE: &str = "keep a copy of the directory and report it";
 
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The file, relative to the data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +56,7 @@ pub struct Finding {
 }
 
 /// What was looked at, and what was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Journal files with groups.
     pub journal_files: u64,
@@ -228,6 +229,15 @@ struct Flaw {
     what: String,
 }
 
+impl From<Damage> for Flaw {
+    fn from(damage: Damage) -> Self {
+        Self {
+            range: Some((damage.key, damage.start, damage.end)),
+            what: damage.what,
+        }
+    }
+}
+
 impl Flaw {
     fn finding(self, file: FileId, topic: Option<&Topic>) -> Finding {
         let name = file_path(file);
@@ -281,11 +291,7 @@ fn check_segment_files(report: &mut Report, segments: &SegmentStore) -> Files {
         let flaws = match segments.verify(file) {
             Ok(found) => {
                 report.segment_bytes += found.bytes;
-                let flaw = |damage: crate::store::segment::Damage| Flaw {
-                    range: Some((damage.key, damage.start, damage.end)),
-                    what: damage.what,
-                };
-                found.damage.into_iter().map(flaw).collect()
+                found.damage.into_iter().map(Flaw::from).collect()
             }
             Err(error) => vec![Flaw {
                 range: None,
@@ -357,17 +363,7 @@ impl Check<'_> {
     }
 
     fn check_layout(&mut self, topic: &Topic) {
-        let layout = &topic.layout;
-        let wrong = match Layout::from_parts(layout.parts().clone()) {
-            Err(error) => Some(error.to_string()),
-            Ok(_) if layout.partitions() != topic.partitions => Some(format!(
-                "its layout has {} slots for {} partitions",
-                layout.partitions(),
-                topic.partitions
-            )),
-            Ok(_) => (0..topic.partitions).find_map(|index| lineage_flaw(layout, index)),
-        };
-        if let Some(wrong) = wrong {
+        if let Some(wrong) = layout_flaw(topic) {
             let what = format!("topic {}: {wrong}", topic.name);
             self.report.damage(None, what, REPORT_ADVICE);
         }
@@ -449,6 +445,25 @@ impl Check<'_> {
     }
 }
 
+/// What is wrong with a topic's layout, if anything.
+pub(super) fn layout_flaw(topic: &Topic) -> Option<String> {
+    let layout = &topic.layout;
+    match Layout::from_parts(layout.parts().clone()) {
+        Err(error) => Some(error.to_string()),
+        Ok(_) if layout.partitions() != topic.partitions => Some(format!(
+            "its layout has {} slots for {} partitions",
+            layout.partitions(),
+            topic.partitions
+        )),
+        Ok(_) => (0..topic.partitions).find_map(|index| lineage_flaw(layout, index)),
+    }
+}
+
+/// What is to be said of a damaged section of a segment file.
+pub(super) fn section_finding(file: FileId, damage: Damage) -> Finding {
+    Flaw::from(damage).finding(file, None)
+}
+
 fn lineage_flaw(layout: &Layout, partition: u32) -> Option<String> {
     let links = layout.links(partition);
     let known = links.iter().all(|link| layout.shard(link.shard).is_some());
@@ -460,7 +475,7 @@ fn lineage_flaw(layout: &Layout, partition: u32) -> Option<String> {
 
 /// Consecutive offsets that lie in one place.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+pub(super) struct Piece {
     start: Offset,
     end: Offset,
     /// `None` for the journal.
@@ -468,7 +483,7 @@ struct Piece {
 }
 
 /// A partition's records, in offset order.
-fn pieces(partition: &Partition) -> (Bounds, Vec<Piece>) {
+pub(super) fn pieces(partition: &Partition) -> (Bounds, Vec<Piece>) {
     partition.search(|bounds, files, tail| {
         let sections = files.iter().filter_map(|file| {
             let section = file.meta.section(partition.key)?;
@@ -493,14 +508,15 @@ fn pieces(partition: &Partition) -> (Bounds, Vec<Piece>) {
 }
 
 /// Offsets that are nowhere, or in two places.
-struct Gap {
+pub(super) struct Gap {
     start: Offset,
     end: Offset,
-    missing: bool,
+    /// Nowhere; else in two places.
+    pub(super) missing: bool,
 }
 
 impl Gap {
-    fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let (start, last) = (self.start, self.end - 1);
         if self.missing {
             format!("offsets {start} to {last} are in no readable file and not in the journal")
@@ -510,7 +526,7 @@ impl Gap {
     }
 }
 
-fn gaps(bounds: Bounds, pieces: &[Piece]) -> Vec<Gap> {
+pub(super) fn gaps(bounds: Bounds, pieces: &[Piece]) -> Vec<Gap> {
     let mut found = Vec::new();
     let mut next = bounds.log_start;
     let mut first = true;

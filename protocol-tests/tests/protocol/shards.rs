@@ -45,6 +45,12 @@ impl Gateway {
         )
     }
 
+    fn verify_live(&self) -> (i32, String) {
+        let address = self.server.admin_address();
+        self.server
+            .verify(&["--live", "--deep", "--admin", &address])
+    }
+
     fn done(&self, arguments: &[&str]) -> String {
         let (code, text) = self.shards(arguments);
         assert_eq!(code, 0, "{arguments:?}: {text}");
@@ -106,6 +112,8 @@ fn shards_are_split_and_merged_under_load_and_no_client_notices() {
             let all = gateway.open_shards(&topic);
             assert_eq!(all.len(), 1);
             gateway.done(&["split", &topic, &all[0].to_string(), "--into", "4"]);
+            let (code, text) = gateway.verify_live();
+            assert_eq!(code, 0, "under load: {text}");
             let four = gateway.open_shards(&topic);
             assert_eq!(four.len(), 4);
             let names: Vec<String> = four.iter().map(u64::to_string).collect();
@@ -132,6 +140,8 @@ fn shards_are_split_and_merged_under_load_and_no_client_notices() {
             assert_eq!(record.value, format!("{partition} {offset}").as_bytes());
         }
     }
+    let (code, text) = gateway.verify_live();
+    assert_eq!(code, 0, "{text}");
     let lineage = gateway.json(&["lineage", &topic, "--partition", "3"]);
     assert_eq!(lineage["epochs"].as_array().map(Vec::len), Some(11));
     assert_eq!(gateway.server.log().matches(" ERROR ").count(), 0);

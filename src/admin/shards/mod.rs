@@ -7,6 +7,7 @@
 //! | `GET /topics/T/lineage?partition=P` | its layout history; the links of the partitions named |
 //! | `GET /topics/T/locate?key=K&partitioner=N` | where clients send a key |
 //! | `GET /topics/T/explain` | what limits the topic; looks on for a second |
+//! | `GET /verify?deep=1` | whether the store agrees with itself; if deep with every checksum |
 //! | `POST /topics/T/reshape` | splits, merges or moves shards ([`views::ChangeRequest`]) |
 
 use std::sync::{Arc, OnceLock};
@@ -21,6 +22,7 @@ use serde::Serialize;
 use self::views::{ChangeRequest, ErrorView};
 use super::token;
 use crate::broker::Broker;
+use crate::partition::verify_live::verify_live;
 
 mod change;
 pub mod explain;
@@ -64,13 +66,14 @@ impl IntoResponse for Refusal {
 type Answer = Result<Response, Refusal>;
 
 /// Paths that this module answers.
-pub const PATHS: [&str; 6] = [
+pub const PATHS: [&str; 7] = [
     "/shards",
     "/topics/{topic}/shards",
     "/topics/{topic}/lineage",
     "/topics/{topic}/locate",
     "/topics/{topic}/explain",
     "/topics/{topic}/reshape",
+    "/verify",
 ];
 
 /// The routes, which answer 503 until the slot is filled.
@@ -82,6 +85,7 @@ pub fn routes(slot: Slot) -> Router {
         .route(PATHS[3], get(locate))
         .route(PATHS[4], get(explained))
         .route(PATHS[5], post(reshape))
+        .route(PATHS[6], get(verify))
         .with_state(slot)
 }
 
@@ -150,6 +154,14 @@ async fn locate(
 
 async fn explained(State(slot): State<Slot>, Path(topic): Path<String>) -> Answer {
     blocking(slot, move |store| look::explained(&store.broker, &topic)).await
+}
+
+async fn verify(State(slot): State<Slot>, Query(query): Query<Vec<(String, String)>>) -> Answer {
+    let deep = query.iter().any(|(name, _)| name == "deep");
+    blocking(slot, move |store| {
+        Ok(verify_live(&store.broker.partitions, deep))
+    })
+    .await
 }
 
 async fn reshape(

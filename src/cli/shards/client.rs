@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::admin::shards::views::ErrorView;
 use crate::admin::token;
+use crate::config::Config;
 
 /// How long an answer may take. A move waits for a flush of everything a shard has in memory.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -19,14 +20,17 @@ pub struct Client {
 }
 
 impl Client {
-    /// The gateway whose admin port listens at `address`, `HOST:PORT`.
-    pub fn new(address: &str) -> Self {
-        let config = ureq::Agent::config_builder()
+    /// The gateway whose admin port listens at `address`, `HOST:PORT`, or where the configuration
+    /// says.
+    pub fn of(address: Option<&str>, config: &Config) -> Self {
+        let own = format!("127.0.0.1:{}", config.admin.port);
+        let address = address.unwrap_or(&own);
+        let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(PATIENCE))
             .build();
         Self {
-            agent: config.into(),
+            agent: agent.into(),
             base: format!("http://{address}"),
         }
     }

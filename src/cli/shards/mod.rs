@@ -13,7 +13,7 @@ use crate::admin::shards::views::{
 };
 use crate::config::Loaded;
 
-mod client;
+pub(super) mod client;
 mod lineage;
 mod print;
 
@@ -125,11 +125,7 @@ pub fn run(shards: &Shards, loaded: &Loaded) -> ExitCode {
 }
 
 fn ask(shards: &Shards, loaded: &Loaded) -> Result<String, String> {
-    let address = match &shards.admin {
-        Some(address) => address.clone(),
-        None => format!("127.0.0.1:{}", loaded.config.admin.port),
-    };
-    let client = Client::new(&address);
+    let client = Client::of(shards.admin.as_deref(), &loaded.config);
     let json = shards.json;
     match &shards.command {
         Command::List { topic: Some(topic) } => {

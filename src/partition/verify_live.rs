@@ -1,0 +1,121 @@
+//! A check of a running store: that layouts, lineage, borders, segment lists and files agree with
+//! one another. Nothing is changed, and nothing waits for it.
+
+use std::collections::BTreeSet;
+
+use crate::catalog::Topic;
+use crate::partition::directory::Directory;
+use crate::partition::registry::Registry;
+use crate::partition::verify::{self, Finding, REPORT_ADVICE, RESTORE, Report};
+use crate::store::segment::file_path;
+use crate::types::PartitionKey;
+
+/// Checks the store as it is now. `deep` reads every segment file and checks its checksums.
+pub fn verify_live(registry: &Registry, deep: bool) -> Report {
+    let mut report = Report::default();
+    for directory in registry.directories() {
+        check_files(&mut report, directory, deep);
+    }
+    let image = registry.catalog.image();
+    for topic in image.topics() {
+        report.topics += 1;
+        if let Some(wrong) = verify::layout_flaw(topic) {
+            report.damage(
+                None,
+                format!("topic {}: {wrong}", topic.name),
+                REPORT_ADVICE,
+            );
+        }
+        for index in 0..topic.partitions {
+            report.partitions += 1;
+            check_partition(&mut report, registry, topic, index);
+        }
+    }
+    report
+}
+
+fn check_files(report: &mut Report, directory: &Directory, deep: bool) {
+    // A file may leave the lists and be deleted at any moment: one that is listed before and after
+    // the folder was looked at has to be in it.
+    let before = directory.listed_files();
+    let there: BTreeSet<_> = match directory.segments.list_files() {
+        Ok(there) => there.into_iter().collect(),
+        Err(error) => {
+            let what = format!("the folder of segment files cannot be listed: {error}");
+            let advice = "check the device and the folder's permissions";
+            return report.damage(Some("segments".to_owned()), what, advice);
+        }
+    };
+    let after = directory.listed_files();
+    report.segment_files += after.len();
+    for file in before
+        .intersection(&after)
+        .filter(|file| !there.contains(file))
+    {
+        let name = file_path(*file);
+        report.damage(
+            Some(name.clone()),
+            format!("{name}: the file is missing"),
+            RESTORE,
+        );
+    }
+    for file in after.iter().filter(|_| deep) {
+        match directory.segments.verify(*file) {
+            Ok(found) => {
+                report.segment_bytes += found.bytes;
+                for damage in found.damage {
+                    report.damage.push(verify::section_finding(*file, damage));
+                }
+            }
+            // It left the lists and was deleted meanwhile.
+            Err(_) if !directory.listed_files().contains(file) => {}
+            Err(error) => report.damage(Some(file_path(*file)), error, RESTORE),
+        }
+    }
+}
+
+fn check_partition(report: &mut Report, registry: &Registry, topic: &Topic, index: u32) {
+    let key = PartitionKey {
+        topic: topic.no,
+        index,
+    };
+    let still_there = || registry.catalog.image().topic_by_no(topic.no).is_some();
+    let mut wrong = Vec::new();
+    match registry.get(key) {
+        None => wrong.push("the partition is in no shard".to_owned()),
+        Some(partition) => {
+            let (bounds, pieces) = verify::pieces(&partition);
+            let next = partition.sequenced(|_, sequence| sequence.next_offset);
+            let order = [
+                bounds.log_start,
+                bounds.last_stable,
+                bounds.high_watermark,
+                next,
+            ];
+            if !order.is_sorted() {
+                wrong.push(format!(
+                    "log start, last stable offset, high watermark and next offset do not rise: \
+                     {order:?}"
+                ));
+            }
+            // For a moment of each flush and merge records are in two places, and that is fine.
+            let gaps = verify::gaps(bounds, &pieces);
+            let told = gaps
+                .iter()
+                .filter(|gap| gap.missing && !topic.settings.cleanup_compact);
+            wrong.extend(told.map(verify::Gap::words));
+        }
+    }
+    // What belongs to a topic goes when its deletion is durable, also while it is looked at.
+    for what in wrong.into_iter().filter(|_| still_there()) {
+        report.damage.push(Finding {
+            file: None,
+            topic: Some(topic.name.to_string()),
+            partition: Some(index),
+            first_offset: None,
+            last_offset: None,
+            what: format!("{}-{index}: {what}", topic.name),
+            advice: REPORT_ADVICE.to_owned(),
+        });
+    }
+}
