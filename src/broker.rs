@@ -30,6 +30,8 @@ pub struct HandlerBudgets {
     pub responses: Budget,
     /// Memory of decompression under way.
     pub decompression: Budget,
+    /// Turns of batches that take long to look at.
+    pub long_decompressions: Budget,
 }
 
 /// One running gateway.
@@ -120,9 +122,14 @@ impl Broker {
         let budgets = HandlerBudgets {
             responses: Budget::new("responses", config.budgets.responses),
             decompression: Budget::new("decompression", config.budgets.decompression),
+            long_decompressions: Budget::of_items(
+                "long_decompressions",
+                config.budgets.long_decompressions,
+            ),
         };
         metrics.watch_budget(&budgets.responses);
         metrics.watch_budget(&budgets.decompression);
+        metrics.watch_budget(&budgets.long_decompressions);
         groups.watch(&metrics);
         Ok(Arc::new(Self {
             fetch_sessions: Sessions::new(config.fetch_sessions),

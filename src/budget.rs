@@ -1,10 +1,20 @@
-//! A named budget of bytes: first come, first served; an item larger than the whole budget goes
-//! alone.
+//! Named budgets. What passes through takes a share of a [`Budget`]: first come, first served; an
+//! item larger than the whole budget goes alone. What is kept is counted by an [`Account`], whose
+//! owner evicts or refuses when it is full.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What a budget counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Things.
+    Items,
+}
 
 /// One budget. Clones share it.
 #[derive(Clone, Debug)]
@@ -15,6 +25,7 @@ pub struct Budget {
 #[derive(Debug)]
 struct Inner {
     name: &'static str,
+    unit: Unit,
     limit: u32,
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
@@ -55,12 +66,22 @@ impl Permit {
 impl Budget {
     /// A budget of `limit` bytes, at least 1 and at most 4 GiB. The name appears in `/metrics`.
     pub fn new(name: &'static str, limit: u64) -> Self {
+        Self::of(name, Unit::Bytes, limit)
+    }
+
+    /// A budget of `limit` things, at least 1.
+    pub fn of_items(name: &'static str, limit: u64) -> Self {
+        Self::of(name, Unit::Items, limit)
+    }
+
+    fn of(name: &'static str, unit: Unit, limit: u64) -> Self {
         let most = u64::from(u32::MAX).min(Semaphore::MAX_PERMITS as u64);
         let limit = u32::try_from(limit.clamp(1, most)).unwrap_or(u32::MAX);
         let free = Arc::new(Semaphore::new(limit as usize));
         Self {
             inner: Arc::new(Inner {
                 name,
+                unit,
                 limit,
                 free,
                 waiting: AtomicUsize::new(0),
@@ -73,12 +94,17 @@ impl Budget {
         self.inner.name
     }
 
-    /// All of it, in bytes.
+    /// What it counts.
+    pub fn unit(&self) -> Unit {
+        self.inner.unit
+    }
+
+    /// All of it.
     pub fn limit(&self) -> u64 {
         u64::from(self.inner.limit)
     }
 
-    /// Bytes handed out now.
+    /// How much is handed out now.
     pub fn used(&self) -> u64 {
         self.limit()
             .saturating_sub(self.inner.free.available_permits() as u64)
@@ -122,6 +148,72 @@ impl Budget {
             bytes,
             share: Some(share),
         })
+    }
+}
+
+/// What something kept takes in memory, against a limit. Nobody waits: its owner keeps below the
+/// limit, and counts what it evicted or refused to do so. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Account {
+    inner: Arc<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    limit: u64,
+    used: AtomicU64,
+    denied: AtomicU64,
+}
+
+impl Account {
+    /// An account of at most `limit`.
+    pub fn new(limit: u64) -> Self {
+        Self {
+            inner: Arc::new(Kept {
+                limit,
+                used: AtomicU64::new(0),
+                denied: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> u64 {
+        self.inner.limit
+    }
+
+    /// What is kept now.
+    pub fn used(&self) -> u64 {
+        self.inner.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much more would be too much.
+    pub fn is_full_for(&self, more: u64) -> bool {
+        self.used().saturating_add(more) > self.inner.limit
+    }
+
+    /// By how much the limit is exceeded.
+    pub fn excess(&self) -> u64 {
+        self.used().saturating_sub(self.inner.limit)
+    }
+
+    /// Takes the change of something kept from `before` to `after` in.
+    pub fn change(&self, before: u64, after: u64) {
+        let used = &self.inner.used;
+        match after.checked_sub(before) {
+            Some(more) => used.fetch_add(more, Ordering::Relaxed),
+            None => used.fetch_sub(before - after, Ordering::Relaxed),
+        };
+    }
+
+    /// Counts things that were evicted or refused.
+    pub fn deny(&self, count: u64) {
+        self.inner.denied.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How many were.
+    pub fn denied(&self) -> u64 {
+        self.inner.denied.load(Ordering::Relaxed)
     }
 }
 
@@ -171,6 +263,21 @@ mod tests {
         let mut none = Permit::empty();
         none.shrink_to(0);
         assert_eq!(none.bytes(), 0);
+    }
+
+    #[test]
+    fn an_account_follows_what_is_kept() {
+        let account = Account::new(100);
+        account.change(0, 90);
+        assert!(!account.is_full_for(10) && account.is_full_for(11));
+        account.change(90, 130);
+        assert_eq!((account.used(), account.excess()), (130, 30));
+        account.change(130, 0);
+        account.deny(2);
+        assert_eq!(
+            (account.used(), account.excess(), account.denied()),
+            (0, 0, 2)
+        );
     }
 
     #[tokio::test]

@@ -12,9 +12,9 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Registry, Unit as Suffix};
 
-use crate::budget::Budget;
+use crate::budget::{Account, Budget, Unit};
 
 /// The API of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -67,6 +67,33 @@ pub enum SampleKind {
     Gauge,
     /// Only goes up.
     Counter,
+}
+
+/// What happens when a budget is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// Others wait: the count is of those who do now.
+    Waiting,
+    /// Something kept makes room: the count is of what did.
+    Evicted,
+    /// What is new is refused: the count is of what was.
+    Refused,
+}
+
+/// A named limit, as `/metrics` shows it.
+pub struct Limit {
+    /// Its name.
+    pub name: &'static str,
+    /// What is counted.
+    pub unit: Unit,
+    /// All of it.
+    pub limit: u64,
+    /// How much is used.
+    pub used: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// What happens when that is all.
+    pub full: Full,
+    /// How often it did, or how many wait.
+    pub count: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
 struct Sample {
@@ -137,21 +164,59 @@ impl Metrics {
 
     /// Shows a budget's use, limit and queue.
     pub fn watch_budget(&self, budget: &Budget) {
-        let label = Some(("budget", budget.name()));
-        let (used, limit, waiting) = (budget.clone(), budget.clone(), budget.clone());
+        let (used, waiting) = (budget.clone(), budget.clone());
+        self.watch_limit(Limit {
+            name: budget.name(),
+            unit: budget.unit(),
+            limit: budget.limit(),
+            used: Box::new(move || used.used()),
+            full: Full::Waiting,
+            count: Box::new(move || waiting.waiting() as u64),
+        });
+    }
+
+    /// Shows an account's use and limit, and what it turned away.
+    pub fn watch_account(&self, name: &'static str, unit: Unit, full: Full, account: &Account) {
+        let (used, denied) = (account.clone(), account.clone());
+        self.watch_limit(Limit {
+            name,
+            unit,
+            limit: account.limit(),
+            used: Box::new(move || used.used()),
+            full,
+            count: Box::new(move || denied.denied()),
+        });
+    }
+
+    /// Shows a limit under the names that all budgets share; docs/operations.md has a table of
+    /// them.
+    pub fn watch_limit(&self, limit: Limit) {
+        let label = Some(("budget", limit.name));
         let gauge = SampleKind::Gauge;
-        let help = "Bytes of a budget handed out now";
-        self.sample("budget_used_bytes", help, gauge, label, move || {
-            used.used() as f64
-        });
-        let help = "Bytes of a budget in all";
-        self.sample("budget_limit_bytes", help, gauge, label, move || {
-            limit.limit() as f64
-        });
-        let help = "Requests that wait for a share of a budget";
-        self.sample("budget_waiting", help, gauge, label, move || {
-            waiting.waiting() as f64
-        });
+        let (used, most) = match limit.unit {
+            Unit::Bytes => ("budget_used_bytes", "budget_limit_bytes"),
+            Unit::Items => ("budget_used_items", "budget_limit_items"),
+        };
+        let read = limit.used;
+        let help = "How much of a budget is used now";
+        self.sample(used, help, gauge, label, move || read() as f64);
+        let all = limit.limit as f64;
+        self.sample(most, "A budget in all", gauge, label, move || all);
+        let (name, help, kind) = match limit.full {
+            Full::Waiting => ("budget_waiting", "Who waits for a share of a budget", gauge),
+            Full::Evicted => (
+                "budget_evicted",
+                "What had to make room in a budget",
+                SampleKind::Counter,
+            ),
+            Full::Refused => (
+                "budget_refused",
+                "What found no room in a budget",
+                SampleKind::Counter,
+            ),
+        };
+        let count = limit.count;
+        self.sample(name, help, kind, label, move || count() as f64);
     }
 
     /// Everything in Prometheus's text format.
@@ -202,7 +267,7 @@ fn latency(registry: &mut Registry) -> Family<ApiLabel, Histogram> {
     registry.register_with_unit(
         "request",
         "Time from a request's last byte until its answer goes to the socket",
-        Unit::Seconds,
+        Suffix::Seconds,
         metric.clone(),
     );
     metric

@@ -133,6 +133,7 @@ pub fn record_batch(data: &[u8]) -> bool {
         timestamp_type: TimestampType::CreateTime,
         timestamps: 0..=i64::MAX / 2,
         decompressed_limit: 1 << 20,
+        record_limit: 1 << 20,
     };
     let opened = batch::open(&view, &rules);
     let mut count = 0;

@@ -46,7 +46,7 @@ pub struct TopicSettings {
     pub retention_bytes: i64,
     /// Largest batch, compressed.
     pub max_message_bytes: u32,
-    /// Largest batch, decompressed.
+    /// Largest record of a compressed batch, decompressed.
     pub max_decompressed_bytes: u32,
     /// Which time records carry.
     pub timestamp_type: TimestampType,

@@ -378,6 +378,22 @@ static TOPICS: &[Key] = &[
         },
     ),
     honoured(
+        "max.decompressed.batch.bytes",
+        "134217728",
+        "Most bytes that may come out of a compressed batch, or 16 times `max.message.bytes` of \
+         its topic if that is more; beyond it MESSAGE_TOO_LARGE",
+        |c, raw| {
+            c.max_decompressed_batch_bytes = raw.number((1 << 20)..=u64::from(u32::MAX))?;
+            Ok(())
+        },
+    ),
+    honoured(
+        "max.decompressed.message.bytes",
+        "2147483639",
+        "Topic default `max.decompressed.message.bytes`: the largest record of a compressed batch",
+        topic_default,
+    ),
+    honoured(
         "message.max.bytes",
         "1048588",
         "Largest batch, unless a topic says otherwise",

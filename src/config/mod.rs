@@ -83,8 +83,10 @@ pub struct Budgets {
     pub footers: u64,
     /// Segment reads under way.
     pub reads: u64,
-    /// Output of decompression under way.
+    /// Memory of decompression under way.
     pub decompression: u64,
+    /// Batches of which much comes out that are looked at side by side.
+    pub long_decompressions: u64,
 }
 
 /// Limits of the network side.
@@ -174,6 +176,8 @@ pub struct Config {
     pub max_partitions_per_topic: i32,
     /// `message.max.bytes`: default of the topic config `max.message.bytes`.
     pub message_max_bytes: i32,
+    /// `max.decompressed.batch.bytes`: most bytes that may come out of a compressed batch.
+    pub max_decompressed_batch_bytes: u64,
 
     /// `fetch.max.bytes`: most bytes in one Fetch answer.
     pub fetch_max_bytes: i32,
@@ -229,6 +233,7 @@ impl Config {
             shard_count: 1,
             max_partitions_per_topic: 100_000,
             message_max_bytes: 1_048_588,
+            max_decompressed_batch_bytes: 128 * MIB,
             fetch_max_bytes: 57_671_680,
             fetch_max_wait_ms: 300_000,
             fetch_sessions: 1_000,
@@ -301,6 +306,7 @@ impl Default for Budgets {
             footers: 8 * MIB,
             reads: 8 * MIB,
             decompression: 8 * MIB,
+            long_decompressions: 2,
         }
     }
 }

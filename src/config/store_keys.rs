@@ -279,9 +279,18 @@ pub(super) static BUDGETS: &[Key] = &[
     honoured(
         "budget.decompression.bytes",
         "8388608",
-        "Decompressed data under way",
+        "Memory for decompression under way",
         |c, raw| {
             c.budgets.decompression = raw.number(bytes(1 << 20))?;
+            Ok(())
+        },
+    ),
+    honoured(
+        "budget.long.decompressions",
+        "2",
+        "Batches looked at side by side of which more than 4 MiB comes out; others wait",
+        |c, raw| {
+            c.budgets.long_decompressions = raw.number(1..=1_024)?;
             Ok(())
         },
     ),

@@ -203,6 +203,7 @@ macro_rules! handlers {
 mod alterations;
 mod answers;
 mod text;
+mod unpack;
 
 handlers! {
     typed {

@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use kafka_protocol::messages::ProduceRequest;
 use kafka_protocol::messages::produce_request::PartitionProduceData;
 use kafka_protocol::messages::produce_response::{
@@ -17,21 +16,24 @@ use kafka_protocol::messages::produce_response::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use crate::catalog::settings::{Compression, TimestampType, TopicSettings};
+use crate::catalog::settings::{TimestampType, TopicSettings};
 use crate::catalog::Topic;
+use crate::handlers::unpack::{self, Packed};
 use crate::handlers::{Answer, CloseReason, Connection, throttle_time};
 use crate::partition::directory::Room;
 use crate::partition::load::Traffic;
 use crate::partition::registry::ENTRY_OVERHEAD;
 use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Partition, Prepared, Refused};
-use crate::protocol::batch::{self, BatchError, BatchInfo, BatchView, FlawKind, Opened, Rules};
-use crate::protocol::compression::{Codec, working_memory};
+use crate::protocol::batch::{self, BatchError, BatchInfo, FlawKind, Opened, Rules};
+use crate::protocol::compression::{Codec, CompressionError};
 use crate::protocol::error::ErrorCode;
 use crate::protocol::header::Header;
 use crate::protocol::response::encode_response;
 use crate::types::{Offset, Position};
 
+/// Where larger batches are allowed, so many times as much may come out of them.
+const GROWTH: u64 = 16;
 /// First version whose clients can read zstd.
 const FIRST_ZSTD: i16 = 7;
 /// First version that names topics by id.
@@ -62,7 +64,14 @@ impl Refusal {
     }
 
     fn of_batch(error: &BatchError, partition: &Partition) -> Self {
-        let refusal = Self::new(error.code(), error.to_string());
+        let text = match error {
+            BatchError::Compression(CompressionError::TooLarge(_)) => format!(
+                "{error}; max.decompressed.batch.bytes bounds what comes out of a batch, and \
+                 max.message.bytes what it is compressed to where the topic sets compression.type"
+            ),
+            _ => error.to_string(),
+        };
+        let refusal = Self::new(error.code(), text);
         if error.names_log_start() { refusal.at(partition) } else { refusal }
     }
 }
@@ -280,11 +289,13 @@ async fn check(
     if codec == Codec::Zstd && version < FIRST_ZSTD {
         return Err(ErrorCode::UnsupportedCompressionType.into());
     }
-    let memory = working_memory(codec, &payload);
-    let _permit = cx.broker.budgets.decompression.acquire(memory).await;
-    let view = BatchView::first(&payload).map_err(bad_batch)?;
-    let opened = batch::open(&view, &rules(settings, cx.broker.clock.wall_ms()))
-        .map_err(bad_batch)?;
+    let packed = Packed {
+        payload,
+        rules: rules(cx, settings),
+        target: unpack::target(codec, settings),
+        most_bytes: u64::from(settings.max_message_bytes),
+    };
+    let (opened, payload) = packed.open(&cx.broker.budgets).await.map_err(bad_batch)?;
     refuse_flaws(&opened).map_err(|refusal| refusal.at(&partition))?;
     let stamping = match settings.timestamp_type {
         TimestampType::LogAppendTime => Stamping::LogAppendTime,
@@ -302,12 +313,13 @@ async fn check(
         claim: claim_of(&info),
         stamping,
         charge: 0,
-        payload: recompressed(&payload, &view, codec, settings).map_err(bad_batch)?,
+        payload,
     };
     Ok((partition, prepared))
 }
 
-fn rules(settings: &TopicSettings, now_ms: i64) -> Rules {
+fn rules(cx: &Connection, settings: &TopicSettings) -> Rules {
+    let now_ms = cx.broker.clock.wall_ms();
     let earliest = now_ms.saturating_sub(settings.timestamp_before_max_ms);
     let latest = now_ms.saturating_add(settings.timestamp_after_max_ms);
     Rules {
@@ -317,7 +329,12 @@ fn rules(settings: &TopicSettings, now_ms: i64) -> Rules {
             TimestampType::LogAppendTime => batch::TimestampType::LogAppendTime,
         },
         timestamps: earliest..=latest,
-        decompressed_limit: u64::from(settings.max_decompressed_bytes),
+        decompressed_limit: cx
+            .broker
+            .config
+            .max_decompressed_batch_bytes
+            .max(GROWTH * u64::from(settings.max_message_bytes)),
+        record_limit: u64::from(settings.max_decompressed_bytes),
     }
 }
 
@@ -352,26 +369,4 @@ fn refuse_flaws(opened: &Opened) -> Result<(), Refusal> {
         _ => "the batch holds records with timestamps that the topic does not take",
     };
     Err(Refusal { records, ..Refusal::new(code, message) })
-}
-
-/// The batch in the topic's codec: as sent, unless `compression.type` says otherwise.
-fn recompressed(
-    payload: &Bytes,
-    view: &BatchView<'_>,
-    codec: Codec,
-    settings: &TopicSettings,
-) -> Result<Bytes, BatchError> {
-    let (wanted, level) = match settings.compression {
-        Compression::Producer => return Ok(payload.clone()),
-        Compression::Uncompressed => (Codec::None, None),
-        Compression::Gzip(level) => (Codec::Gzip, Some(level)),
-        Compression::Snappy => (Codec::Snappy, None),
-        Compression::Lz4(level) => (Codec::Lz4, Some(level)),
-        Compression::Zstd(level) => (Codec::Zstd, Some(level)),
-    };
-    if wanted == codec {
-        return Ok(payload.clone());
-    }
-    let limit = u64::from(settings.max_decompressed_bytes);
-    batch::recompress(view, wanted, level, limit).map(Bytes::from)
 }

@@ -16,7 +16,7 @@ mod patch;
 mod records;
 
 pub use builder::BatchBuilder;
-pub use open::{Flaw, FlawKind, Opened, RecordMeta, Rules, open, walk};
+pub use open::{Flaw, FlawKind, MAX_FLAWS, Opened, RecordMeta, Rules, open, walk};
 pub use patch::{Patch, Stamp, patch, recompress};
 pub use records::{Headers, Record, Records};
 

@@ -10,6 +10,10 @@ use super::super::error::ErrorCode;
 use super::super::wire::{Reader, WireError};
 use super::{BatchError, BatchView, NONE, TimestampType};
 
+/// Records of one batch that are named to its producer at most: a few compressed bytes may stand
+/// for millions.
+pub const MAX_FLAWS: usize = 10_000;
+
 /// What is asked of a producer's records.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -21,6 +25,8 @@ pub struct Rules {
     pub timestamps: RangeInclusive<i64>,
     /// Bytes that may come out of a compressed batch.
     pub decompressed_limit: u64,
+    /// Bytes that a record of a compressed batch may have.
+    pub record_limit: u64,
 }
 
 /// What a walk found.
@@ -32,7 +38,8 @@ pub struct Opened {
     pub max_timestamp_delta: i32,
     /// Bytes of the records, decompressed.
     pub records_bytes: u64,
-    /// Records that break a rule, in order. One is enough to refuse the batch.
+    /// Records that break a rule, in order, at most [`MAX_FLAWS`]. One is enough to refuse the
+    /// batch.
     pub flaws: Vec<Flaw>,
 }
 
@@ -88,6 +95,8 @@ pub struct RecordMeta {
     pub offset_delta: i32,
     /// The record's timestamp; in a LogAppendTime batch the batch's.
     pub timestamp: i64,
+    /// Its length.
+    pub bytes: u64,
     /// Whether the key is null.
     pub null_key: bool,
 }
@@ -105,11 +114,16 @@ pub fn open(view: &BatchView<'_>, rules: &Rules) -> Result<Opened, BatchError> {
     let any_order = view.info.codec_id() == Codec::None.id();
     let offsets = 0..=view.info.last_offset_delta;
     let mut in_place = true;
+    let mut oversized = None;
     opened.records_bytes = walk(view, rules.decompressed_limit, &mut |record| {
         in_place &= match any_order {
             true => offsets.contains(&record.offset_delta),
             false => record.offset_delta == record.index,
         };
+        if !any_order && record.bytes > rules.record_limit {
+            oversized = Some(record.index);
+            return ControlFlow::Break(());
+        }
         if record.timestamp > opened.max_timestamp {
             opened.max_timestamp = record.timestamp;
             opened.max_timestamp_delta = record.offset_delta;
@@ -131,8 +145,17 @@ pub fn open(view: &BatchView<'_>, rules: &Rules) -> Result<Opened, BatchError> {
                 kind: FlawKind::LogAppendTime,
             });
         }
-        ControlFlow::Continue(())
+        match opened.flaws.len() < MAX_FLAWS {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
     })?;
+    if let Some(index) = oversized {
+        return Err(BatchError::Record {
+            index: index.cast_unsigned(),
+            reason: "it is longer than max.decompressed.message.bytes",
+        });
+    }
     if !in_place {
         return Err(BatchError::Header(
             "offset deltas do not count up by one within the batch",
@@ -244,6 +267,7 @@ fn read_record<S: Source>(source: &mut S) -> Result<RecordMeta, &'static str> {
         index: 0,
         offset_delta,
         timestamp,
+        bytes: size,
         null_key: key < 0,
     })
 }

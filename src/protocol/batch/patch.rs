@@ -1,6 +1,6 @@
 //! Changing a batch on its way into the log.
 
-use super::super::compression::{self, Codec};
+use super::super::compression::{Codec, CompressionError, Decompressor, Transcode, transcode};
 use super::{
     AT_ATTRIBUTES, AT_CRC, AT_LEADER_EPOCH, AT_LENGTH, AT_MAX_TIMESTAMP, BatchError, BatchView,
     CODEC_MASK, HEADER_BYTES, LENGTH_OVERHEAD, LOG_APPEND_TIME, compute_crc, field,
@@ -74,15 +74,25 @@ fn put<const N: usize>(header: &mut [u8; HEADER_BYTES], at: usize, value: [u8; N
 }
 
 /// The same batch with its records in another codec, for topics whose `compression.type` is not
-/// `producer`.
+/// `producer`. At most `decompressed_limit` bytes may come out of it, and the new one may have at
+/// most `most_bytes`; it is never held decompressed.
 pub fn recompress(
     view: &BatchView<'_>,
     codec: Codec,
     level: Option<i32>,
     decompressed_limit: u64,
+    most_bytes: u64,
 ) -> Result<Vec<u8>, BatchError> {
-    let plain = compression::decompress(view.info.codec()?, view.payload(), decompressed_limit)?;
-    let payload = compression::compress(codec, level, &plain)?;
+    let most = most_bytes.saturating_sub(HEADER_BYTES as u64);
+    let mut source = Decompressor::new(view.info.codec()?, view.payload(), decompressed_limit)?;
+    let payload = transcode(codec, level, &mut source, most).map_err(|failure| match failure {
+        Transcode::Source(error) => source.explain(&error),
+        Transcode::TooLarge => CompressionError::TooLarge(most),
+        Transcode::Codec(error) => CompressionError::Invalid {
+            codec: codec.name(),
+            reason: error.to_string(),
+        },
+    })?;
     let mut out = Vec::with_capacity(HEADER_BYTES + payload.len());
     out.extend_from_slice(view.bytes.get(..HEADER_BYTES).unwrap_or_default());
     out.extend_from_slice(&payload);

@@ -13,6 +13,7 @@ fn rules() -> Rules {
         timestamp_type: TimestampType::CreateTime,
         timestamps: i64::MIN..=i64::MAX,
         decompressed_limit: 1 << 20,
+        record_limit: 1 << 20,
     }
 }
 
@@ -143,7 +144,7 @@ fn offset_deltas_stay_within_the_batch_and_count_up_in_a_compressed_one() {
         );
     }
     let view = BatchView::first(&repeated).unwrap();
-    let compressed = recompress(&view, Codec::Lz4, None, 1 << 20).unwrap();
+    let compressed = recompress(&view, Codec::Lz4, None, 1 << 20, 1 << 20).unwrap();
     assert_eq!(code(&compressed), Err(ErrorCode::InvalidRecord));
 }
 
@@ -230,9 +231,38 @@ fn a_bomb_is_refused_at_the_limit_with_little_memory() {
     );
     let large = Rules {
         decompressed_limit: 65 << 20,
+        record_limit: 65 << 20,
         ..rules()
     };
     assert!(open(&view, &large).unwrap().records_bytes > 64 << 20);
+    let record = Rules {
+        record_limit: 64 << 20,
+        ..large
+    };
+    let refused = open(&view, &record).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::InvalidRecord);
+    assert!(
+        refused
+            .to_string()
+            .contains("max.decompressed.message.bytes"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn records_that_break_a_rule_are_named_up_to_a_number() {
+    let keys = Rules {
+        keys_required: true,
+        decompressed_limit: 16 << 20,
+        ..rules()
+    };
+    let mut builder = BatchBuilder::new().codec(Codec::Zstd, None);
+    for _ in 0..2 * MAX_FLAWS {
+        builder.push(1, None, Some(b"x"));
+    }
+    let batch = builder.build().unwrap();
+    let opened = open(&BatchView::first(&batch).unwrap(), &keys).unwrap();
+    assert_eq!(opened.flaws.len(), MAX_FLAWS);
 }
 
 #[test]
@@ -313,7 +343,9 @@ fn another_codec_keeps_the_records() {
     let batch = three(Codec::Gzip);
     let view = BatchView::first(&batch).unwrap();
     for codec in Codec::ALL {
-        let other = recompress(&view, codec, None, 1 << 20).unwrap();
+        let other = recompress(&view, codec, None, 1 << 20, 1 << 20).unwrap();
+        let small = recompress(&view, codec, None, 1 << 20, other.len() as u64 - 1);
+        assert_eq!(small.map_err(|e| e.code()), Err(ErrorCode::MessageTooLarge));
         let info = validate(&other).unwrap();
         assert_eq!(info.codec().unwrap(), codec);
         assert_eq!((info.record_count, info.producer_id), (3, 7));

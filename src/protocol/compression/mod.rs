@@ -3,6 +3,7 @@
 
 mod snappy;
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 
 /// How the records of a batch are compressed.
@@ -161,38 +162,128 @@ pub fn compress(
     level: Option<i32>,
     bytes: &[u8],
 ) -> Result<Vec<u8>, CompressionError> {
-    let out = match codec {
-        Codec::None => Ok(bytes.to_vec()),
-        Codec::Gzip => gzip(level, bytes),
-        Codec::Snappy => snappy::compress(bytes),
-        Codec::Lz4 => lz4_frame(level, bytes),
-        Codec::Zstd => zstd::encode_all(bytes, level.unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL)),
-    };
-    out.map_err(|e| invalid(codec, &e))
+    let mut source = bytes;
+    transcode(codec, level, &mut source, u64::MAX).map_err(|failure| match failure {
+        Transcode::Source(error) | Transcode::Codec(error) => invalid(codec, &error),
+        Transcode::TooLarge => CompressionError::TooLarge(u64::MAX),
+    })
 }
 
-fn gzip(level: Option<i32>, bytes: &[u8]) -> io::Result<Vec<u8>> {
+/// What went wrong while bytes were compressed as they came.
+#[derive(Debug)]
+pub enum Transcode {
+    /// They could not be read.
+    Source(io::Error),
+    /// They could not be compressed.
+    Codec(io::Error),
+    /// More would come out than the caller takes.
+    TooLarge,
+}
+
+/// Compresses what `source` gives, step by step, as long as at most `most` bytes come out.
+pub fn transcode(
+    codec: Codec,
+    level: Option<i32>,
+    source: &mut impl Read,
+    most: u64,
+) -> Result<Vec<u8>, Transcode> {
+    let mut source = Watched {
+        source,
+        failed: None,
+    };
+    let over = Cell::new(false);
+    let out = Bounded {
+        bytes: Vec::new(),
+        most,
+        over: &over,
+    };
+    let result = match codec {
+        Codec::None => plain(&mut source, out),
+        Codec::Gzip => gzip(level, &mut source, out),
+        Codec::Snappy => snappy::compress(&mut source, out),
+        Codec::Lz4 => lz4_frame(level, &mut source, out),
+        Codec::Zstd => zstd_frame(level, &mut source, out),
+    };
+    match (result, source.failed) {
+        (_, Some(error)) => Err(Transcode::Source(error)),
+        (Ok(bytes), None) => Ok(bytes),
+        (Err(_), None) if over.get() => Err(Transcode::TooLarge),
+        (Err(error), None) => Err(Transcode::Codec(error)),
+    }
+}
+
+/// Keeps the error of a source, so that it is told from those of the codec.
+struct Watched<'a, R> {
+    source: &'a mut R,
+    failed: Option<io::Error>,
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.source.read(out).map_err(|error| {
+            let kind = error.kind();
+            self.failed = Some(error);
+            kind.into()
+        })
+    }
+}
+
+/// Bytes up to a limit.
+struct Bounded<'a> {
+    bytes: Vec<u8>,
+    most: u64,
+    over: &'a Cell<bool>,
+}
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.bytes.len() + bytes.len()) as u64 > self.most {
+            self.over.set(true);
+            return Err(io::Error::other("the limit is reached"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn plain(source: &mut impl Read, mut out: Bounded<'_>) -> io::Result<Vec<u8>> {
+    io::copy(source, &mut out)?;
+    Ok(out.bytes)
+}
+
+fn gzip(level: Option<i32>, source: &mut impl Read, out: Bounded<'_>) -> io::Result<Vec<u8>> {
     let level = level
         .and_then(|l| u32::try_from(l).ok())
         .map_or_else(flate2::Compression::default, |level| {
             flate2::Compression::new(level.min(9))
         });
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), level);
-    encoder.write_all(bytes)?;
-    encoder.finish()
+    let mut encoder = flate2::write::GzEncoder::new(out, level);
+    io::copy(source, &mut encoder)?;
+    Ok(encoder.finish()?.bytes)
 }
 
 /// Independent blocks, because Kafka's Java reader knows no others.
-fn lz4_frame(level: Option<i32>, bytes: &[u8]) -> io::Result<Vec<u8>> {
+fn lz4_frame(level: Option<i32>, source: &mut impl Read, out: Bounded<'_>) -> io::Result<Vec<u8>> {
     let mut encoder = lz4::EncoderBuilder::new()
         .block_size(lz4::BlockSize::Max64KB)
         .block_mode(lz4::BlockMode::Independent)
         .checksum(lz4::ContentChecksum::NoChecksum)
         .level(level.and_then(|l| u32::try_from(l).ok()).unwrap_or(9))
-        .build(Vec::new())?;
-    encoder.write_all(bytes)?;
+        .build(out)?;
+    io::copy(source, &mut encoder)?;
     let (out, result) = encoder.finish();
-    result.map(|()| out)
+    result.map(|()| out.bytes)
+}
+
+fn zstd_frame(level: Option<i32>, source: &mut impl Read, out: Bounded<'_>) -> io::Result<Vec<u8>> {
+    let level = level.unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL);
+    let mut encoder = zstd::Encoder::new(out, level)?;
+    io::copy(source, &mut encoder)?;
+    Ok(encoder.finish()?.bytes)
 }
 
 fn invalid(codec: Codec, error: &io::Error) -> CompressionError {
@@ -272,6 +363,37 @@ mod tests {
             );
         }
         assert_eq!(Codec::from_id(5), None);
+    }
+
+    #[test]
+    fn transcoding_stops_at_its_limit_and_tells_whose_fault_it_was() {
+        let bytes = sample();
+        for from in Codec::ALL {
+            let packed = compress(from, None, &bytes).unwrap();
+            for to in Codec::ALL {
+                let run = |limit: u64, most: u64| {
+                    let mut source = Decompressor::new(from, &packed, limit).unwrap();
+                    transcode(to, None, &mut source, most)
+                };
+                let size = bytes.len() as u64;
+                let again = run(size, u64::MAX).unwrap();
+                assert_eq!(
+                    decompress(to, &again, size).unwrap(),
+                    bytes,
+                    "{from:?} {to:?}"
+                );
+                let exact = again.len() as u64;
+                assert_eq!(run(size, exact).unwrap(), again, "{from:?} {to:?}");
+                assert!(
+                    matches!(run(size, exact - 1), Err(Transcode::TooLarge)),
+                    "{to:?}"
+                );
+                assert!(
+                    matches!(run(size - 1, exact), Err(Transcode::Source(_))),
+                    "{to:?}"
+                );
+            }
+        }
     }
 
     #[test]

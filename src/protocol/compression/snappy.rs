@@ -1,9 +1,9 @@
 //! snappy in the framing that Java clients write (a header, then blocks with a length each), and
 //! raw, as some other clients send it.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
-use super::CompressionError;
+use super::{Bounded, CompressionError};
 
 const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
 /// Magic, version, lowest compatible version.
@@ -114,24 +114,28 @@ pub(super) fn largest_block(bytes: &[u8]) -> u64 {
     largest
 }
 
-pub(super) fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(HEADER_BYTES + bytes.len() / 2);
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1]);
+pub(super) fn compress(source: &mut impl Read, mut out: Bounded<'_>) -> io::Result<Vec<u8>> {
+    out.write_all(&MAGIC)?;
+    out.write_all(&[0, 0, 0, 1, 0, 0, 0, 1])?;
     let mut encoder = snap::raw::Encoder::new();
-    for block in bytes.chunks(BLOCK_BYTES) {
+    let mut block = Vec::with_capacity(BLOCK_BYTES);
+    loop {
+        block.clear();
+        source.take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
+        if block.is_empty() {
+            return Ok(out.bytes);
+        }
         let packed = encoder
-            .compress_vec(block)
+            .compress_vec(&block)
             .map_err(|e| io::Error::other(e.to_string()))?;
-        out.extend_from_slice(&(packed.len() as u32).to_be_bytes());
-        out.extend_from_slice(&packed);
+        out.write_all(&(packed.len() as u32).to_be_bytes())?;
+        out.write_all(&packed)?;
     }
-    Ok(out)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Codec, decompress};
+    use super::super::{Codec, compress, decompress};
     use super::*;
 
     #[test]
@@ -150,7 +154,7 @@ mod tests {
     fn a_block_that_lies_about_its_size_reserves_nothing() {
         let huge = [0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0];
         assert!(decompress(Codec::Snappy, &huge, u64::MAX).is_err());
-        let mut framed = compress(b"hello").unwrap();
+        let mut framed = compress(Codec::Snappy, None, b"hello").unwrap();
         framed[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
         assert!(decompress(Codec::Snappy, &framed, u64::MAX).is_err());
         assert_eq!(largest_block(&framed), 0);
