@@ -205,6 +205,7 @@ fn registry_options(config: &Config) -> RegistryOptions {
     RegistryOptions {
         tail_bytes: usize::try_from(config.budgets.tail).unwrap_or(usize::MAX),
         producers_per_partition: config.max_producers_per_partition,
+        producer_bytes: config.budgets.producers,
         producer_expiration_ms: config.producer_id_expiration_ms,
         reserve_bytes: reserve(config),
         read_bytes: config.budgets.reads,

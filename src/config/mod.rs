@@ -87,6 +87,8 @@ pub struct Budgets {
     pub decompression: u64,
     /// Batches of which much comes out that are looked at side by side.
     pub long_decompressions: u64,
+    /// Idempotent producers that are remembered.
+    pub producers: u64,
 }
 
 /// Limits of the network side.
@@ -307,6 +309,7 @@ impl Default for Budgets {
             reads: 8 * MIB,
             decompression: 8 * MIB,
             long_decompressions: 2,
+            producers: 64 * MIB,
         }
     }
 }

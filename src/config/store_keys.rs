@@ -286,6 +286,15 @@ pub(super) static BUDGETS: &[Key] = &[
         },
     ),
     honoured(
+        "budget.producers.bytes",
+        "67108864",
+        "Idempotent producers remembered by all partitions; the longest idle ones go first",
+        |c, raw| {
+            c.budgets.producers = raw.number(bytes(1 << 18))?;
+            Ok(())
+        },
+    ),
+    honoured(
         "budget.long.decompressions",
         "2",
         "Batches looked at side by side of which more than 4 MiB comes out; others wait",

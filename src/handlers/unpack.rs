@@ -167,7 +167,11 @@ mod tests {
                 bomb.rules.decompressed_limit = limit;
                 let refused = bomb.open(&budgets).await.unwrap_err();
                 let too_large = CompressionError::TooLarge(limit);
-                assert_eq!(refused.to_string(), too_large.to_string(), "{codec:?} {bytes}");
+                assert_eq!(
+                    refused.to_string(),
+                    too_large.to_string(),
+                    "{codec:?} {bytes}"
+                );
             }
         }
     }

@@ -120,10 +120,10 @@ impl Registry {
 
     /// Brings the sequencing side up, which runs ahead of the journal at all other times.
     fn replay_batch(&self, partition: &Partition, view: &BatchView<'_>, at: Position) {
-        let (cap, now) = (self.options.producers_per_partition, self.now().steady_ms);
+        let now = self.now().steady_ms;
         partition.sequenced(|_, sequence| {
             if at > sequence.last_position {
-                sequence.replay_batch(view, at, cap, now);
+                sequence.replay_batch(view, at, &self.producers, now);
             }
         });
     }

@@ -120,10 +120,12 @@ fn get_partition(
         let mut producer = Producer {
             epoch: bytes.try_get_i16()?,
             last_used_ms: bytes.try_get_i64()?,
-            window: Default::default(),
+            window: Vec::new(),
         };
-        for _ in 0..bytes.try_get_u8()? {
-            producer.window.push_back(WindowBatch {
+        let batches = bytes.try_get_u8()?;
+        producer.window.reserve_exact(usize::from(batches));
+        for _ in 0..batches {
+            producer.window.push(WindowBatch {
                 first_sequence: bytes.try_get_i32()?,
                 last_sequence: bytes.try_get_i32()?,
                 base_offset: bytes.try_get_i64()?,
@@ -301,7 +303,9 @@ impl Registry {
         for partition in partitions {
             let sequence = partition.sequenced(|_, sequence| {
                 if let Some(producers) = &mut sequence.producers {
+                    let before = producers.bytes();
                     producers.expire(now, started, expiration);
+                    self.producers.account.change(before, producers.bytes());
                     if producers.is_empty() {
                         sequence.producers = None;
                     }
@@ -319,7 +323,7 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::catalog::Environment;
-    use crate::partition::producer_state::Claim;
+    use crate::partition::producer_state::{Claim, Placed, Room};
 
     fn sequence(next_offset: i64, producers: i64) -> PartitionSequence {
         let mut sequence = PartitionSequence {
@@ -337,7 +341,17 @@ mod tests {
                 last_offset_delta: 4,
             };
             let all = sequence.producers.get_or_insert_default();
-            all.record(&claim, id, 5, Position(6), 100, 7);
+            let placed = Placed {
+                base_offset: id,
+                timestamp: 5,
+                position: Position(6),
+                now_ms: 7,
+            };
+            let room = Room {
+                cap: 100,
+                durable: Position(6),
+            };
+            all.record(&claim, placed, room);
         }
         sequence
     }

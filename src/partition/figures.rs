@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::metrics::{Metrics, SampleKind};
+use crate::budget::Unit;
+use crate::metrics::{Full, Metrics, SampleKind};
 use crate::partition::directory::Directory;
 use crate::partition::recovery::OpenedDirectory;
 use crate::partition::registry::Registry;
@@ -222,6 +223,8 @@ impl Registry {
     /// Shows the store's figures on `/metrics`.
     pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
         metrics.watch_budget(&self.reads);
+        let producers = &self.producers.account;
+        metrics.watch_account("producers", Unit::Bytes, Full::Evicted, producers);
         for (name, help, kind, figure) in OF_REGISTRY {
             let registry = Arc::clone(self);
             metrics.sample(name, help, kind, None, move || figure(&registry) as f64);

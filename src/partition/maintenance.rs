@@ -188,6 +188,7 @@ impl Worker {
 
     fn round(&mut self, stopping: bool) -> io::Result<()> {
         self.directory.gate.look()?;
+        self.registry.bound_producers(&self.directory);
         let flushed = self.flush_if_due(stopping);
         if let Err(error) = &flushed
             && !is_out_of_space(error)

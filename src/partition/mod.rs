@@ -14,6 +14,7 @@ pub mod load;
 pub mod log;
 pub mod maintenance;
 mod merge;
+pub mod producer_budget;
 pub mod producer_state;
 pub mod read;
 pub mod recovery;

@@ -4,12 +4,16 @@
 //! duplicate and gets the original's offset; the next one must continue the sequence.
 
 use std::collections::BTreeMap;
-use std::collections::VecDeque;
 
 use crate::types::{Offset, Position};
 
 /// Batches remembered for each producer, as many as a client may have in flight.
 pub const WINDOW: usize = 5;
+
+/// About what a producer takes in the map of its partition.
+const PRODUCER_BYTES: u64 = 80;
+/// What a map takes however few producers are in it.
+const MAP_BYTES: u64 = 512;
 
 /// The epoch of a batch without one.
 const NO_EPOCH: i16 = -1;
@@ -37,7 +41,28 @@ pub struct Producer {
     /// When its last batch came: the time of [`crate::partition::shard::Now::steady_ms`].
     pub last_used_ms: i64,
     /// Newest last, at most [`WINDOW`].
-    pub window: VecDeque<WindowBatch>,
+    pub window: Vec<WindowBatch>,
+}
+
+impl Producer {
+    /// Where its last batch is in the journal.
+    pub fn last_position(&self) -> Position {
+        self.window.last().map_or(Position(0), |b| b.position)
+    }
+
+    /// About what it takes in memory.
+    pub fn bytes(&self) -> u64 {
+        PRODUCER_BYTES + (self.window.capacity() * size_of::<WindowBatch>()) as u64
+    }
+}
+
+/// Which producers a partition may remember.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Beyond so many one is forgotten for each that comes.
+    pub cap: usize,
+    /// One whose last batch lies behind this is kept: its retry has to wait for that batch.
+    pub durable: Position,
 }
 
 /// The identity and sequence that a batch carries.
@@ -59,6 +84,19 @@ impl Claim {
     }
 }
 
+/// A batch that was given its place.
+#[derive(Clone, Copy)]
+pub struct Placed {
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// Its max timestamp, or the append time of a LogAppendTime topic.
+    pub timestamp: i64,
+    /// Its place in the journal.
+    pub position: Position,
+    /// The time of [`crate::partition::shard::Now::steady_ms`].
+    pub now_ms: i64,
+}
+
 /// What to do with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -72,11 +110,21 @@ pub enum Verdict {
     OutOfOrderSequence,
 }
 
-/// All producers of one partition, at most `cap` of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// All producers of one partition.
+#[derive(Clone, Debug, Default)]
 pub struct Producers {
     by_id: BTreeMap<i64, Producer>,
+    /// What they take in memory, but for the map itself.
+    bytes: u64,
 }
+
+impl PartialEq for Producers {
+    fn eq(&self, other: &Self) -> bool {
+        self.by_id == other.by_id
+    }
+}
+
+impl Eq for Producers {}
 
 impl Producers {
     /// Judges a batch. Of a producer that is not known any first sequence is taken, as by Apache
@@ -106,7 +154,7 @@ impl Producers {
         if let Some(batch) = producer.window.iter().find(same) {
             return Verdict::Duplicate(*batch);
         }
-        match producer.window.back() {
+        match producer.window.last() {
             Some(last) if claim.first_sequence == add_sequence(last.last_sequence, 1) => {
                 Verdict::Append
             }
@@ -115,57 +163,95 @@ impl Producers {
         }
     }
 
-    /// Remembers an appended batch. Beyond `cap` producers the one idle longest is forgotten.
-    pub fn record(
-        &mut self,
-        claim: &Claim,
-        base: Offset,
-        timestamp: i64,
-        at: Position,
-        cap: usize,
-        now_ms: i64,
-    ) {
-        if !self.by_id.contains_key(&claim.producer_id) && self.by_id.len() >= cap.max(1) {
-            let idle = self
-                .by_id
-                .iter()
-                // By place in the journal, which a restart does not change.
-                .min_by_key(|(_, p)| (p.window.back().map(|b| b.position), p.last_used_ms))
-                .map(|(id, _)| *id);
-            if let Some(id) = idle {
-                self.by_id.remove(&id);
-            }
-        }
+    /// Remembers an appended batch. Where there is no room for another producer the one idle longest
+    /// is forgotten; says whether one was.
+    pub fn record(&mut self, claim: &Claim, placed: Placed, room: Room) -> bool {
+        let full = self.by_id.len() >= room.cap.max(1);
+        let forgotten = full && !self.knows(claim.producer_id) && self.forget_oldest(room.durable);
         let producer = self
             .by_id
             .entry(claim.producer_id)
             .or_insert_with(|| Producer {
                 epoch: claim.epoch,
-                last_used_ms: now_ms,
-                window: VecDeque::new(),
+                last_used_ms: placed.now_ms,
+                window: Vec::new(),
             });
+        let before = match producer.window.is_empty() {
+            true => 0,
+            false => producer.bytes(),
+        };
         if producer.epoch != claim.epoch {
             producer.epoch = claim.epoch;
             producer.window.clear();
         }
         if producer.window.len() == WINDOW {
-            producer.window.pop_front();
+            producer.window.remove(0);
         }
-        producer.last_used_ms = now_ms;
-        producer.window.push_back(WindowBatch {
+        producer.last_used_ms = placed.now_ms;
+        // Many producers send only once: room for a whole window would be wasted on them.
+        producer.window.reserve_exact(1);
+        producer.window.push(WindowBatch {
             first_sequence: claim.first_sequence,
             last_sequence: claim.last_sequence(),
-            base_offset: base,
-            timestamp,
-            position: at,
+            base_offset: placed.base_offset,
+            timestamp: placed.timestamp,
+            position: placed.position,
         });
+        self.bytes = self.bytes + producer.bytes() - before;
+        forgotten
+    }
+
+    /// Forgets the producer idle longest, by place in the journal, which a restart does not change.
+    fn forget_oldest(&mut self, durable: Position) -> bool {
+        let idle = self
+            .by_id
+            .iter()
+            .filter(|(_, p)| p.last_position() <= durable)
+            .min_by_key(|(_, p)| (p.last_position(), p.last_used_ms))
+            .map(|(id, _)| *id);
+        let Some(gone) = idle.and_then(|id| self.by_id.remove(&id)) else {
+            return false;
+        };
+        self.bytes -= gone.bytes();
+        true
+    }
+
+    /// Forgets all whose last batch is at `position` or before; returns how many.
+    pub fn forget_through(&mut self, position: Position) -> u64 {
+        let before = self.by_id.len();
+        self.retain(|producer| producer.last_position() > position);
+        (before - self.by_id.len()) as u64
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Producer) -> bool) {
+        let bytes = &mut self.bytes;
+        self.by_id.retain(|_, producer| {
+            let keep = keep(producer);
+            if !keep {
+                *bytes -= producer.bytes();
+            }
+            keep
+        });
+    }
+
+    /// Whether the producer is remembered.
+    pub fn knows(&self, id: i64) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    /// About what they take in memory.
+    pub fn bytes(&self) -> u64 {
+        match self.by_id.is_empty() {
+            true => 0,
+            false => MAP_BYTES + self.bytes,
+        }
     }
 
     /// Forgets producers that were idle for longer than `expiration_ms`. Only time since
     /// `started_ms` counts: what the clocks did before, or while the process was down, is not
     /// known, and a producer that is forgotten too early gets its retries written twice.
     pub fn expire(&mut self, now_ms: i64, started_ms: i64, expiration_ms: i64) {
-        self.by_id.retain(|_, producer| {
+        self.retain(|producer| {
             let used = match producer.last_used_ms > now_ms {
                 true => started_ms,
                 false => producer.last_used_ms.max(started_ms),
@@ -181,7 +267,10 @@ impl Producers {
 
     /// Puts a producer back as a checkpoint kept it.
     pub fn restore(&mut self, id: i64, producer: Producer) {
-        self.by_id.insert(id, producer);
+        self.bytes += producer.bytes();
+        if let Some(before) = self.by_id.insert(id, producer) {
+            self.bytes -= before.bytes();
+        }
     }
 
     /// How many producers are remembered.
@@ -215,12 +304,26 @@ mod tests {
         }
     }
 
+    fn placed(base_offset: i64, position: u64, now_ms: i64) -> Placed {
+        Placed {
+            base_offset,
+            timestamp: 0,
+            position: Position(position),
+            now_ms,
+        }
+    }
+
+    const ROOM: Room = Room {
+        cap: 10,
+        durable: Position(u64::MAX),
+    };
+
     fn with(batches: &[(i16, i32, i32)]) -> Producers {
         let mut producers = Producers::default();
         let mut offset = 0;
         for (n, (epoch, first, count)) in batches.iter().enumerate() {
             let c = claim(*epoch, *first, *count);
-            producers.record(&c, offset, 0, Position(n as u64 + 1), 10, 0);
+            producers.record(&c, placed(offset, n as u64 + 1, 0), ROOM);
             offset += i64::from(*count);
         }
         producers
@@ -289,13 +392,79 @@ mod tests {
                 first_sequence: 0,
                 last_offset_delta: 0,
             };
-            producers.record(&c, id, 0, Position(1), 3, id);
+            let room = Room { cap: 3, ..ROOM };
+            let forgotten = producers.record(&c, placed(id, 1, id), room);
+            assert_eq!(forgotten, id == 3);
         }
         let ids: Vec<_> = producers.iter().map(|(id, _)| id).collect();
         assert_eq!(ids, vec![1, 2, 3]);
     }
 
+    fn one_each(ids: std::ops::Range<i64>) -> Producers {
+        let mut producers = Producers::default();
+        for id in ids {
+            let c = Claim {
+                producer_id: id,
+                ..claim(0, 0, 1)
+            };
+            producers.record(&c, placed(id, id as u64 + 1, 0), Room { cap: 100, ..ROOM });
+        }
+        producers
+    }
+
+    #[test]
+    fn a_producer_whose_last_batch_is_not_durable_is_kept() {
+        let mut producers = one_each(0..3);
+        for (id, durable, left) in [
+            (3, 0, vec![0, 1, 2, 3]),
+            (4, 2, vec![1, 2, 3, 4]),
+            (5, 2, vec![2, 3, 4, 5]),
+            (6, 2, vec![2, 3, 4, 5, 6]),
+        ] {
+            let c = Claim {
+                producer_id: id,
+                ..claim(0, 0, 1)
+            };
+            let durable = Position(durable);
+            let position = id as u64 + 1;
+            producers.record(&c, placed(id, position, 0), Room { cap: 3, durable });
+            assert_eq!(producers.iter().map(|(id, _)| id).collect::<Vec<_>>(), left);
+        }
+    }
+
+    #[test]
+    fn those_idle_longest_are_forgotten_by_their_place_in_the_journal() {
+        let mut producers = one_each(0..10);
+        let c = Claim {
+            producer_id: 0,
+            ..claim(0, 1, 1)
+        };
+        producers.record(&c, placed(10, 11, 0), ROOM);
+        assert_eq!(producers.forget_through(Position(4)), 3);
+        let left: Vec<_> = producers.iter().map(|(id, _)| id).collect();
+        assert_eq!(left, [0, 4, 5, 6, 7, 8, 9]);
+    }
+
     proptest! {
+        #[test]
+        fn the_bytes_are_the_sum_of_what_is_there(
+            steps in prop::collection::vec((0..4i64, 0..2i16, 0..3u8), 1..60),
+        ) {
+            let mut producers = Producers::default();
+            for (n, (id, epoch, what)) in steps.iter().enumerate() {
+                let c = Claim { producer_id: *id, ..claim(*epoch, 0, 1) };
+                let at = n as u64 + 1;
+                match what {
+                    0 => drop(producers.forget_through(Position(at / 2))),
+                    1 => producers.expire(at as i64, 0, 10),
+                    _ => drop(producers.record(&c, placed(0, at, at as i64), Room { cap: 3, ..ROOM })),
+                }
+                let sum: u64 = producers.iter().map(|(_, p)| p.bytes()).sum();
+                let map = if producers.is_empty() { 0 } else { MAP_BYTES };
+                prop_assert_eq!(producers.bytes(), sum + map);
+            }
+        }
+
         #[test]
         fn a_continued_sequence_is_always_taken(counts in prop::collection::vec(1..50i32, 1..40)) {
             let mut producers = Producers::default();
@@ -303,7 +472,7 @@ mod tests {
             for (n, count) in counts.iter().enumerate() {
                 let c = claim(0, sequence, *count);
                 prop_assert_eq!(producers.check(&c), Verdict::Append);
-                producers.record(&c, offset, 0, Position(n as u64 + 1), 10, 0);
+                producers.record(&c, placed(offset, n as u64 + 1, 0), ROOM);
                 let is_duplicate = matches!(producers.check(&c), Verdict::Duplicate(_));
                 prop_assert!(is_duplicate);
                 sequence += count;

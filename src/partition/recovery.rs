@@ -228,6 +228,7 @@ impl Registry {
                     index,
                 };
                 let sequence = sections.partitions.get(&key).cloned().unwrap_or_default();
+                self.producers.count(&sequence);
                 let partition = Partition::new(key, topic.id, Arc::clone(&shards), sequence);
                 self.partitions.insert(key, Arc::new(partition));
             }

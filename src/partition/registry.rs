@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
-use crate::budget::Budget;
+use crate::budget::{Account, Budget};
 use crate::catalog::settings::ShardLimits;
 use crate::catalog::{Catalog, Topic};
 use crate::clock::Clock;
@@ -14,6 +14,7 @@ use crate::partition::directory::{Directory, Room};
 use crate::partition::entries::encode_log_start;
 use crate::partition::load::Traffic;
 use crate::partition::log::Partition;
+use crate::partition::producer_budget::ProducerBudget;
 use crate::partition::recovery::Fatal;
 use crate::partition::routes::TopicShards;
 use crate::partition::shard::{
@@ -30,6 +31,8 @@ pub struct RegistryOptions {
     pub tail_bytes: usize,
     /// Producers remembered per partition.
     pub producers_per_partition: usize,
+    /// Memory of the producers remembered by all partitions.
+    pub producer_bytes: u64,
     /// Idle time after which a producer is forgotten, in milliseconds.
     pub producer_expiration_ms: i64,
     /// Client writes are refused while the device has less than this free.
@@ -50,6 +53,7 @@ pub struct Registry {
     pub(super) topics: DashMap<TopicNo, Arc<TopicShards>>,
     pub(super) fatal: Fatal,
     pub(super) reads: Budget,
+    pub(super) producers: ProducerBudget,
     /// Reads that met damage.
     pub(super) damaged_reads: AtomicU64,
 }
@@ -67,6 +71,10 @@ impl Registry {
         Self {
             started: (clock.wall_ms(), clock.monotonic()),
             reads: Budget::new("reads", options.read_bytes),
+            producers: ProducerBudget {
+                per_partition: options.producers_per_partition,
+                account: Account::new(options.producer_bytes),
+            },
             options,
             catalog,
             clock,
@@ -125,11 +133,15 @@ impl Registry {
             batch.charge = bytes;
             bytes
         });
-        let (now, cap) = (self.now(), self.options.producers_per_partition);
+        let (now, producers) = (self.now(), &self.producers);
+        let had_room = producers.account.excess() == 0;
         let result = partition.sequenced(|shard, sequence| match shard {
             None => Err(Refused::Sealed),
-            Some(_) => sequence.append(partition.key, batch, now, cap, journal.as_ref()),
+            Some(_) => sequence.append(partition.key, batch, now, producers, journal.as_ref()),
         });
+        if had_room && producers.account.excess() > 0 {
+            home.wake.raise();
+        }
         let unused = !matches!(&result, Ok(appended) if !appended.duplicate);
         if let Some(bytes) = held.filter(|_| unused) {
             home.give_back(u64::from(bytes));
@@ -264,6 +276,7 @@ impl Registry {
                 index,
             };
             if let Some((_, partition)) = self.partitions.remove(&key) {
+                partition.sequenced(|_, sequence| self.producers.forget_all(sequence));
                 partition.publish_deletion();
             }
         }

@@ -10,7 +10,8 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::catalog::settings::ShardLimits;
 use crate::partition::directory::Directory;
 use crate::partition::load::{Flow, Traffic};
-use crate::partition::producer_state::{Claim, Producers, Verdict, WindowBatch};
+use crate::partition::producer_budget::ProducerBudget;
+use crate::partition::producer_state::{Claim, Placed, Producers, Verdict, WindowBatch};
 use crate::protocol::batch::{self, BatchInfo, BatchView, Patch, Stamp};
 use crate::store::journal::{Entry, EntryKind, Fill, Journal};
 use crate::store::segment::SegmentMeta;
@@ -204,7 +205,7 @@ impl PartitionSequence {
         key: PartitionKey,
         batch: Prepared,
         now: Now,
-        producer_cap: usize,
+        producers: &ProducerBudget,
         journal: &dyn Journal,
     ) -> Result<Appended, Refused> {
         if let Some(claim) = &batch.claim {
@@ -235,15 +236,13 @@ impl PartitionSequence {
         self.next_offset = base_offset + i64::from(batch.last_offset_delta) + 1;
         self.last_position = position;
         if let Some(claim) = &batch.claim {
-            let producers = self.producers.get_or_insert_default();
-            producers.record(
-                claim,
+            let placed = Placed {
                 base_offset,
                 timestamp,
                 position,
-                producer_cap,
-                now.steady_ms,
-            );
+                now_ms: now.steady_ms,
+            };
+            producers.record(self, claim, placed, || journal.durable());
         }
         Ok(Appended {
             base_offset,
@@ -274,13 +273,23 @@ impl PartitionSequence {
     }
 
     /// Takes in a batch that the journal already holds.
-    pub fn replay_batch(&mut self, view: &BatchView<'_>, at: Position, cap: usize, now_ms: i64) {
+    pub fn replay_batch(
+        &mut self,
+        view: &BatchView<'_>,
+        at: Position,
+        producers: &ProducerBudget,
+        now_ms: i64,
+    ) {
         self.next_offset = view.info.last_offset() + 1;
         self.last_position = at;
         if let Some(claim) = claim_of(&view.info) {
-            let producers = self.producers.get_or_insert_default();
-            let (base, stamp) = (view.info.base_offset, view.info.max_timestamp);
-            producers.record(&claim, base, stamp, at, cap, now_ms);
+            let placed = Placed {
+                base_offset: view.info.base_offset,
+                timestamp: view.info.max_timestamp,
+                position: at,
+                now_ms,
+            };
+            producers.record(self, &claim, placed, || at);
         }
     }
 }

@@ -150,6 +150,7 @@ fn open(
     let options = RegistryOptions {
         tail_bytes: 1 << 20,
         producers_per_partition: usize::MAX,
+        producer_bytes: u64::MAX,
         reserve_bytes: 0,
         read_bytes: 8 << 20,
         producer_expiration_ms: i64::MAX,

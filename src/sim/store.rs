@@ -35,6 +35,7 @@ pub(super) struct Options {
     pub(super) reserve_bytes: u64,
     pub(super) journal_file_bytes: u64,
     pub(super) producer_expiration_ms: i64,
+    pub(super) producer_bytes: u64,
 }
 
 impl Default for Options {
@@ -46,6 +47,7 @@ impl Default for Options {
             reserve_bytes: 192 << 10,
             journal_file_bytes: 64 << 10,
             producer_expiration_ms: 24 * 3_600_000,
+            producer_bytes: 1 << 20,
         }
     }
 }
@@ -102,6 +104,7 @@ impl Store {
             reserve_bytes: options.reserve_bytes,
             read_bytes: 1 << 20,
             producers_per_partition: 100,
+            producer_bytes: options.producer_bytes,
             producer_expiration_ms: options.producer_expiration_ms,
         };
         let opening = recovery::Opening {

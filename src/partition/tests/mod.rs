@@ -19,6 +19,7 @@ use crate::store::backend::memory::MemoryDisk;
 use crate::store::journal::{Journal, JournalOptions};
 use crate::types::{Offset, PartitionKey, Position};
 
+mod producers;
 mod reshape;
 mod times;
 
@@ -32,6 +33,10 @@ struct Store {
 
 impl Store {
     fn open(disk: MemoryDisk) -> Self {
+        Self::open_with(disk, 1 << 20)
+    }
+
+    fn open_with(disk: MemoryDisk, producer_bytes: u64) -> Self {
         let journal = JournalOptions {
             file_bytes: 256 << 10,
             first_zero_bytes: 64 << 10,
@@ -40,7 +45,8 @@ impl Store {
         };
         let options = RegistryOptions {
             tail_bytes: 1 << 20,
-            producers_per_partition: 100,
+            producers_per_partition: 10_000,
+            producer_bytes,
             producer_expiration_ms: i64::MAX,
             reserve_bytes: 0,
             read_bytes: 1 << 20,
