@@ -10,6 +10,7 @@ use crate::catalog::{Catalog, Environment};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, JournalSync};
 use crate::coordinator::Groups;
+use crate::coordinator::group::command::Settings;
 use crate::coordinator::partition_log::{CatalogTopics, PartitionLog};
 use crate::handlers::fetch::session::Sessions;
 use crate::metrics::Metrics;
@@ -106,12 +107,11 @@ impl Broker {
             config.group.clone(),
         );
         let topics = Arc::new(CatalogTopics(Arc::clone(&catalog)));
-        let groups = Groups::new(
-            (&config.group).into(),
-            Arc::new(log),
-            topics,
-            Arc::clone(&clock),
-        );
+        let settings = Settings {
+            memory_bytes: config.budgets.groups,
+            ..(&config.group).into()
+        };
+        let groups = Groups::new(settings, Arc::new(log), topics, Arc::clone(&clock));
         groups.start();
         let options = MaintenanceOptions {
             checkpoint_bytes: config.checkpoint_interval_bytes,

@@ -388,12 +388,6 @@ static TOPICS: &[Key] = &[
         },
     ),
     honoured(
-        "max.decompressed.message.bytes",
-        "2147483639",
-        "Topic default `max.decompressed.message.bytes`: the largest record of a compressed batch",
-        topic_default,
-    ),
-    honoured(
         "message.max.bytes",
         "1048588",
         "Largest batch, unless a topic says otherwise",

@@ -89,6 +89,8 @@ pub struct Budgets {
     pub long_decompressions: u64,
     /// Idempotent producers that are remembered.
     pub producers: u64,
+    /// Members and commits of consumer groups.
+    pub groups: u64,
 }
 
 /// Limits of the network side.
@@ -310,6 +312,7 @@ impl Default for Budgets {
             decompression: 8 * MIB,
             long_decompressions: 2,
             producers: 64 * MIB,
+            groups: 64 * MIB,
         }
     }
 }

@@ -295,6 +295,15 @@ pub(super) static BUDGETS: &[Key] = &[
         },
     ),
     honoured(
+        "budget.groups.bytes",
+        "67108864",
+        "Members and committed offsets of consumer groups; what is new is refused beyond it",
+        |c, raw| {
+            c.budgets.groups = raw.number(bytes(1 << 18))?;
+            Ok(())
+        },
+    ),
+    honoured(
         "budget.long.decompressions",
         "2",
         "Batches looked at side by side of which more than 4 MiB comes out; others wait",

@@ -6,7 +6,11 @@ use kafka_protocol::protocol::StrBytes;
 
 /// A name in memory of its own: what is kept must not hold the frame it came in.
 pub fn name(text: &StrBytes) -> Arc<str> {
-    Arc::from(text.as_str())
+    match text.is_empty() {
+        // Shared: most texts that may be left out are.
+        true => Arc::default(),
+        false => Arc::from(text.as_str()),
+    }
 }
 
 /// A name that may be absent.

@@ -46,6 +46,8 @@ pub struct Settings {
     pub offsets_retention_check_ms: u64,
     /// How long a member that never heard its id may wait for its first JoinGroup answer.
     pub new_member_join_timeout_ms: u64,
+    /// `budget.groups.bytes`
+    pub memory_bytes: u64,
 }
 
 impl From<&crate::config::GroupConfig> for Settings {
@@ -75,6 +77,7 @@ impl Default for Settings {
             offsets_retention_ms: 10_080 * 60_000,
             offsets_retention_check_ms: 600_000,
             new_member_join_timeout_ms: 300_000,
+            memory_bytes: 64 << 20,
         }
     }
 }
@@ -432,4 +435,6 @@ pub struct Decision {
     pub effects: Vec<(Token, Reply)>,
     /// A rebalance of the group was completed.
     pub rebalanced: bool,
+    /// Things that were refused because groups may not take more memory.
+    pub turned_away: u64,
 }

@@ -53,6 +53,7 @@ impl<'a> Draft<'a> {
             change: Change::Session(Box::new(self.s)),
             effects: self.effects,
             rebalanced: self.rebalanced,
+            turned_away: 0,
         }
     }
 

@@ -14,6 +14,7 @@
 //! | `join`, `sync` | JoinGroup; SyncGroup, LeaveGroup, timers |
 //! | `offsets` | commits and their end |
 //! | `view` | questions that change nothing |
+//! | `weight` | what groups take in memory |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 pub mod view;
+pub mod weight;
 
 use command::{
     Change, Command, Decision, HeartbeatRequest, Name, Now, Reply, Settings, Tick, Token,
@@ -54,6 +56,12 @@ pub struct Group {
     pub changed: Position,
     /// The time at which its timers are looked at.
     scheduled: Option<Tick>,
+    /// What its commits take in memory.
+    offset_bytes: u64,
+    /// What its members take.
+    member_bytes: u64,
+    /// What the machine's sum holds for it.
+    counted: u64,
 }
 
 /// All groups of one partition of the log.
@@ -62,6 +70,10 @@ pub struct Machine {
     settings: Settings,
     groups: BTreeMap<Name, Group>,
     timers: BTreeSet<(Tick, Name)>,
+    /// What all groups take in memory.
+    bytes: u64,
+    /// By how much they may grow with the next command.
+    pub room: weight::Room,
 }
 
 impl Machine {
@@ -102,7 +114,7 @@ impl Machine {
                 let known = self.groups.get(&request.group);
                 let mut draft = self.draft(now, &request.group);
                 draft.join(*token, request, fresh_id, known.is_none());
-                draft.finish()
+                self.if_room(command, *token, draft.finish())
             }
             Command::Sync { token, request } => {
                 if !self.groups.contains_key(&request.group) {
@@ -110,7 +122,7 @@ impl Machine {
                 }
                 let mut draft = self.draft(now, &request.group);
                 draft.sync(*token, request);
-                draft.finish()
+                self.if_room(command, *token, draft.finish())
             }
             Command::Leave {
                 token,
@@ -236,7 +248,10 @@ impl Machine {
             Change::Session(session) => {
                 let exists = self.groups.contains_key(&name);
                 if exists || !session.is_vacant() {
-                    self.groups.entry(name.clone()).or_default().session = *session;
+                    let group = self.groups.entry(name.clone()).or_default();
+                    group.session = *session;
+                    group.weigh_members();
+                    self.recount(&name);
                 }
             }
             Change::End => self.remove_if_gone(&name),
@@ -258,6 +273,7 @@ impl Machine {
         match record {
             Record::Group { value, .. } => {
                 group.stored = value.clone();
+                group.weigh_members();
             }
             Record::Offset {
                 topic,
@@ -266,7 +282,13 @@ impl Machine {
                 ..
             } => {
                 let partitions = group.offsets.entry(topic.clone()).or_default();
-                partitions.insert(*partition, commit.clone());
+                if partitions.is_empty() {
+                    group.offset_bytes += weight::topic(topic);
+                }
+                group.offset_bytes += weight::commit(commit);
+                if let Some(before) = partitions.insert(*partition, commit.clone()) {
+                    group.offset_bytes -= weight::commit(&before);
+                }
             }
             Record::Offset {
                 topic,
@@ -275,13 +297,17 @@ impl Machine {
                 ..
             } => {
                 if let Some(partitions) = group.offsets.get_mut(topic) {
-                    partitions.remove(partition);
+                    if let Some(before) = partitions.remove(partition) {
+                        group.offset_bytes -= weight::commit(&before);
+                    }
                     if partitions.is_empty() {
                         group.offsets.remove(topic);
+                        group.offset_bytes -= weight::topic(topic);
                     }
                 }
             }
         }
+        self.recount(record.group());
     }
 
     /// After all records were read back: gives every group a session and starts its timers.
@@ -292,8 +318,10 @@ impl Machine {
                 && let Some(stored) = &group.stored
             {
                 group.session = Session::restore(stored, now);
+                group.weigh_members();
             }
             self.shrink(now, &name);
+            self.recount(&name);
             self.set_timer(&name);
             self.remove_if_gone(&name);
         }
@@ -311,6 +339,7 @@ impl Machine {
                 (decision.change, self.groups.get_mut(name))
             {
                 group.session = *session;
+                group.weigh_members();
             }
         }
     }
@@ -326,6 +355,7 @@ impl Machine {
             if let Some(at) = group.scheduled {
                 self.timers.remove(&(at, name.clone()));
             }
+            self.bytes -= group.counted;
             self.groups.remove(name);
         }
     }

@@ -10,6 +10,7 @@ use super::command::{
 };
 use super::record::{Commit, Reader, Record, RecordError};
 use super::session::{Session, State, after};
+use super::weight::{self, Room};
 use super::{Group, Machine};
 use crate::types::TopicId;
 
@@ -57,22 +58,28 @@ impl Machine {
             ..Decision::default()
         };
         let mut errors = CommitErrors::new();
+        let mut growth = Growth::new(self, group, &request.group);
         for topic in &request.topics {
             let mut of_topic = Vec::with_capacity(topic.partitions.len());
             for p in &topic.partitions {
-                let error = checked.err().or(too_large(p, &self.settings));
+                let commit = Commit {
+                    offset: p.offset,
+                    leader_epoch: p.leader_epoch,
+                    metadata: p.metadata.clone(),
+                    commit_ms: now.wall_ms,
+                    expire_ms: request
+                        .retention_ms
+                        .map(|ms| now.wall_ms.saturating_add(ms)),
+                    topic_id: topic.id,
+                };
+                let mut error = checked.err().or(too_large(p, &self.settings));
+                if error.is_none() && !growth.takes(&topic.name, p.partition, &commit) {
+                    decision.turned_away += 1;
+                    error = Some(ResponseError::PolicyViolation);
+                }
                 of_topic.push(error);
                 if error.is_none() {
-                    let value = Some(Commit {
-                        offset: p.offset,
-                        leader_epoch: p.leader_epoch,
-                        metadata: p.metadata.clone(),
-                        commit_ms: now.wall_ms,
-                        expire_ms: request
-                            .retention_ms
-                            .map(|ms| now.wall_ms.saturating_add(ms)),
-                        topic_id: topic.id,
-                    });
+                    let value = Some(commit);
                     decision.records.push(Record::Offset {
                         group: request.group.clone(),
                         topic: topic.name.clone(),
@@ -185,6 +192,53 @@ impl Machine {
             }
         }
         decision
+    }
+}
+
+/// What a request's commits add to what groups take in memory, held against the room that there is.
+struct Growth<'a> {
+    room: Room,
+    kept: Option<&'a Offsets>,
+    /// A topic that comes with this request.
+    topic: Option<&'a str>,
+    /// What the group itself adds, if it is new.
+    group: u64,
+    bytes: u64,
+}
+
+impl<'a> Growth<'a> {
+    fn new(machine: &'a Machine, group: Option<&'a Group>, name: &str) -> Self {
+        Self {
+            room: machine.room,
+            kept: group.map(|g| &g.offsets),
+            topic: None,
+            group: match group {
+                Some(_) => 0,
+                None => weight::group(name),
+            },
+            bytes: 0,
+        }
+    }
+
+    /// Whether there is room for this commit beside those before it; counts it if there is.
+    fn takes(&mut self, topic: &'a str, partition: i32, commit: &Commit) -> bool {
+        let partitions = self.kept.and_then(|kept| kept.get(topic));
+        let before = partitions.and_then(|p| p.get(&partition));
+        let after = weight::commit(commit);
+        let (added, room) = match before {
+            Some(before) => (after.saturating_sub(weight::commit(before)), self.room.more),
+            None if partitions.is_some() || self.topic == Some(topic) => (after, self.room.new),
+            None => (after + weight::topic(topic) + self.group, self.room.new),
+        };
+        if added > 0 && self.bytes + added > room {
+            return false;
+        }
+        if before.is_none() && partitions.is_none() {
+            self.topic = Some(topic);
+            self.group = 0;
+        }
+        self.bytes += added;
+        true
     }
 }
 

@@ -383,6 +383,10 @@ impl<'a> Reader<'a> {
     }
 
     fn text(&mut self, len: usize) -> Result<Name, RecordError> {
+        if len == 0 {
+            // Shared: most commits come without a text.
+            return Ok(Name::default());
+        }
         let bytes = self.take(len)?;
         std::str::from_utf8(bytes)
             .map(Name::from)

@@ -81,6 +81,7 @@ impl Groups {
                     records += count;
                     part.machine = machine;
                     part.phase = Phase::Ready;
+                    self.count(&mut part);
                     part.size = self.log.log_bytes(index);
                     self.counters.loaded.fetch_add(1, Ordering::Relaxed);
                 }

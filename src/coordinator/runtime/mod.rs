@@ -11,14 +11,18 @@ use tokio::sync::{Notify, oneshot};
 
 use super::group::Machine;
 use super::group::command::{Command, Decision, Name, Now, Reply, Settings, Tick, Token};
+use super::group::weight::Room;
 use super::log::{AppendError, CoordinatorLog, LogRecord, Topics};
 use super::partition_of;
+use crate::budget::Account;
 use crate::clock::Clock;
 use crate::repeats::LINES;
 use crate::types::Position;
 
 mod api;
 mod background;
+#[cfg(test)]
+mod room_tests;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -89,6 +93,8 @@ struct Part {
     size: u64,
     /// The size at which the log is compared with its state.
     look_at: u64,
+    /// What the account holds for these groups.
+    counted: u64,
 }
 
 /// The group coordinator.
@@ -103,6 +109,8 @@ pub struct Groups {
     wake: Notify,
     tidy: Notify,
     counters: stats::Counters,
+    /// What all groups take in memory.
+    memory: Account,
     /// The figures that `/metrics` showed last, and when.
     shown: Mutex<(Tick, Stats)>,
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
@@ -133,10 +141,12 @@ impl Groups {
                 last: Position(0),
                 size: 0,
                 look_at: background::LOOK_AT_LEAST,
+                counted: 0,
             })
         };
         let parts = (0..log.partitions().max(1)).map(part).collect();
         Arc::new(Self {
+            memory: Account::new(settings.memory_bytes),
             settings,
             log,
             topics,
@@ -176,7 +186,11 @@ impl Groups {
             return Submitted::Answered(Held { value, after });
         }
         let now = self.now();
+        part.machine.room = self.room();
         let decision = part.machine.decide(now, &command);
+        if decision.turned_away > 0 {
+            self.turned_away(&decision);
+        }
         let mut own = Outbox {
             token: Some(token),
             answer: None,
@@ -242,7 +256,39 @@ impl Groups {
         if part.size >= part.look_at {
             self.tidy.notify_one();
         }
+        self.count(part);
         Ok(())
+    }
+
+    /// By how much groups may grow: a quarter more than the budget where it is by what is there.
+    fn room(&self) -> Room {
+        let (limit, used) = (self.memory.limit(), self.memory.used());
+        Room {
+            new: limit.saturating_sub(used),
+            more: limit.saturating_add(limit / 4).saturating_sub(used),
+        }
+    }
+
+    /// Brings the account up to what a partition's groups take now.
+    fn count(&self, part: &mut Part) {
+        let now = part.machine.bytes();
+        self.memory.change(part.counted, now);
+        part.counted = now;
+    }
+
+    fn turned_away(&self, decision: &Decision) {
+        self.memory.deny(decision.turned_away);
+        if LINES.allow("consumer groups were refused more memory", None) {
+            tracing::warn!(
+                group = &*decision.group,
+                used = self.memory.used(),
+                limit = self.memory.limit(),
+                "consumer groups take as much memory as budget.groups.bytes allows: new members \
+                 (GROUP_MAX_SIZE_REACHED) and first commits of a partition (POLICY_VIOLATION) \
+                 are refused, groups at work go on; delete groups that nobody needs, commit \
+                 shorter texts, or raise the budget"
+            );
+        }
     }
 
     fn append_failed(&self, partition: i32, group: &Name, error: &AppendError) -> ResponseError {
@@ -267,7 +313,7 @@ impl Groups {
     fn serve_timers(&self, part: &mut Part, now: Now, own: &mut Outbox) {
         for _ in 0..TIMERS_AT_ONCE {
             let Some(group) = part.machine.next_due(now.tick) else {
-                return;
+                break;
             };
             let decision = part.machine.decide(
                 now,
@@ -280,6 +326,7 @@ impl Groups {
                     .put_off(&group, now.tick.saturating_add(RETRY_MS));
             }
         }
+        self.count(part);
     }
 }
 

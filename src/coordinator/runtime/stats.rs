@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Groups;
+use crate::budget::Unit;
 use crate::coordinator::group::record::Record;
 use crate::coordinator::group::view::Census;
-use crate::metrics::{Metrics, SampleKind};
+use crate::metrics::{Full, Metrics, SampleKind};
 
 /// Counters, touched without a lock.
 #[derive(Debug, Default)]
@@ -98,6 +99,7 @@ impl Groups {
 
     /// Shows the coordinator's figures on `/metrics`.
     pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
+        metrics.watch_account("groups", Unit::Bytes, Full::Refused, &self.memory);
         let (gauge, counter) = (SampleKind::Gauge, SampleKind::Counter);
         type InState = (&'static str, fn(&Stats) -> u64);
         let states: [InState; 4] = [

@@ -32,14 +32,14 @@ impl Clock for TestClock {
     }
 }
 
-struct World {
+pub(super) struct World {
     log: Arc<MemoryLog>,
     topics: Arc<MemoryTopics>,
-    groups: Arc<Groups>,
+    pub(super) groups: Arc<Groups>,
 }
 
 impl World {
-    fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: Settings) -> Self {
         let topics = Arc::new(MemoryTopics::default());
         topics.set("t", Some(TOPIC));
         Self::over(Arc::new(MemoryLog::new(5)), topics, settings)
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    async fn ready(self) -> Self {
+    pub(super) async fn ready(self) -> Self {
         while self.groups.is_loading() {
             sleep(Duration::from_millis(1)).await;
         }
@@ -64,12 +64,17 @@ impl World {
     }
 
     /// The same log in a new process.
-    async fn restarted(self, settings: Settings) -> Self {
+    pub(super) async fn restarted(self, settings: Settings) -> Self {
         self.groups.stop();
         Self::over(self.log, self.topics, settings).ready().await
     }
 
-    fn commit(&self, group: &str, partition: i32, offset: i64) -> Held<Option<ResponseError>> {
+    pub(super) fn commit(
+        &self,
+        group: &str,
+        partition: i32,
+        offset: i64,
+    ) -> Held<Option<ResponseError>> {
         let held = self.groups.commit(commit(group, vec![(partition, offset)]));
         Held {
             value: held.value[0][0],
@@ -77,7 +82,7 @@ impl World {
         }
     }
 
-    fn committed(&self, group: &str) -> Option<i64> {
+    pub(super) fn committed(&self, group: &str) -> Option<i64> {
         let held = self
             .groups
             .commits(group, &[("t".into(), vec![0])])

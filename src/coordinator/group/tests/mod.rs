@@ -17,6 +17,7 @@ mod members;
 mod offsets;
 mod property;
 mod records;
+mod room;
 
 pub(super) const TOPIC: TopicId = TopicId::from_u128(7);
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::super::Group;
+use super::super::weight::{Room, weighed};
 use super::*;
 
 #[derive(Clone, Debug)]
@@ -36,6 +37,7 @@ enum Step {
     Forget,
     CleanUp,
     Wait(u64),
+    Room(u64),
     Restart,
 }
 
@@ -59,6 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Forget),
         1 => Just(Step::CleanUp),
         5 => (0..12_000u64).prop_map(Step::Wait),
+        1 => prop_oneof![0..3_000u64, Just(u64::MAX)].prop_map(Step::Room),
         1 => Just(Step::Restart),
     ]
 }
@@ -176,6 +179,10 @@ fn take_step_beside_the_members(world: &mut World, step: &Step) {
             let decision = world.machine.clean_up(world.now, &"g".into(), &is_topic);
             world.take(decision);
         }
+        Step::Room(bytes) => {
+            let (new, more) = (*bytes / 2, *bytes);
+            world.machine.room = Room { new, more };
+        }
         Step::Restart => {
             // Callers lose their connections with the process that answered them.
             for token in waiting(world) {
@@ -231,6 +238,13 @@ fn check(world: &World, asked: &BTreeSet<Token>) {
     assert!(
         asked.is_subset(&accounted),
         "nobody is forgotten: {asked:?} {accounted:?}"
+    );
+    let groups = world.machine.groups.iter();
+    let weighed: u64 = groups.map(|(name, group)| weighed(name, group)).sum();
+    assert_eq!(
+        world.machine.bytes(),
+        weighed,
+        "the sum is that of the groups"
     );
     let Some(group) = world.machine.groups.get("g") else {
         return;
