@@ -84,6 +84,11 @@ impl Writer {
         self.bytes.extend_from_slice(value);
     }
 
+    /// Bytes as they are.
+    pub fn raw(&mut self, value: &[u8]) {
+        self.bytes.extend_from_slice(value);
+    }
+
     /// A string with its length.
     pub fn str(&mut self, value: &str) {
         self.blob(value.as_bytes());

@@ -12,7 +12,7 @@ use crate::partition::log::{Bounds, Partition};
 use crate::partition::recovery::{Opening, Progress, Recovered, recover};
 use crate::partition::registry::RegistryOptions;
 use crate::protocol::batch::Batches;
-use crate::shard::Layout;
+use crate::shard::{Layout, Link};
 use crate::store::backend::Disk;
 use crate::store::backend::overlay::Overlay;
 use crate::store::checkpoint::CheckpointStore;
@@ -456,7 +456,7 @@ pub(super) fn layout_flaw(topic: &Topic) -> Option<String> {
             layout.partitions(),
             topic.partitions
         )),
-        Ok(_) => (0..topic.partitions).find_map(|index| lineage_flaw(layout, index)),
+        Ok(_) => lineage_flaw(layout),
     }
 }
 
@@ -465,13 +465,16 @@ pub(super) fn section_finding(file: FileId, damage: Damage) -> Finding {
     Flaw::from(damage).finding(file, None)
 }
 
-fn lineage_flaw(layout: &Layout, partition: u32) -> Option<String> {
-    let links = layout.links(partition);
-    let known = links.iter().all(|link| layout.shard(link.shard).is_some());
-    let rising = links.windows(2).all(|pair| pair[0].start <= pair[1].start);
-    let current = links.last().map(|link| link.shard) == layout.shard_of(partition);
-    let all = known && rising && current;
-    (!all).then(|| format!("the lineage of partition {partition} does not lead to its shard"))
+fn lineage_flaw(layout: &Layout) -> Option<String> {
+    let wrong = |(partition, links): &(u32, Vec<Link>)| {
+        let rising = links.windows(2).all(|pair| pair[0].start < pair[1].start);
+        let current = links.last().map(|link| link.shard) == layout.shard_of(*partition);
+        !(rising && current)
+    };
+    let (partition, _) = (0..).zip(layout.all_links()).find(wrong)?;
+    Some(format!(
+        "the lineage of partition {partition} does not lead to its shard"
+    ))
 }
 
 /// Consecutive offsets that lie in one place.

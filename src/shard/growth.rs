@@ -1,7 +1,10 @@
 //! Growth: the only way to cut a partition.
 
+use std::sync::Arc;
+
 use super::layout::{
-    EpochEvent, EpochRecord, Layout, LayoutError, LayoutParts, Parent, ShardSpan, aligned,
+    EpochEvent, EpochRecord, Layout, LayoutError, LayoutParts, MAX_GROWTHS, Parent, ShardSpan,
+    aligned,
 };
 
 impl Layout {
@@ -22,58 +25,58 @@ impl Layout {
             slots.extend((partition..to).step_by(from as usize));
         }
         moved.push(to);
-        let place = |shard: &ShardSpan| {
+        let place = |shard: &Arc<ShardSpan>| {
             let first_slot = moved[shard.first_slot as usize];
             let slots = moved[shard.end_slot() as usize] - first_slot;
-            ShardSpan {
+            Arc::new(ShardSpan {
                 first_slot,
                 slots,
-                ..shard.clone()
-            }
+                ..shard.as_ref().clone()
+            })
         };
+        let mut positions = vec![0; slots.len()];
+        for (slot, &partition) in (0..).zip(&slots) {
+            positions[partition as usize] = slot;
+        }
         let mut history = self.parts.history.clone();
         let event = EpochEvent::Grown { from, to };
-        history.push(EpochRecord {
+        history.push(Arc::new(EpochRecord {
             epoch: self.epoch() + 1,
             at_ms,
             event,
-        });
-        Ok(Self::rebuilt(LayoutParts {
-            slots,
+        }));
+        let parts = LayoutParts {
+            slots: slots.into(),
             open: self.parts.open.iter().map(place).collect(),
             sealed: self.parts.sealed.iter().map(place).collect(),
-            links: self.parts.links.clone(),
+            counts: grown(&self.parts.counts, to),
             history,
-        }))
+        };
+        Ok(Self::rebuilt(parts, positions.into()))
     }
 
     /// Where the keys of a partition were before it was made.
     pub fn parent_of(&self, partition: u32) -> Parent {
-        let mut below = self.born();
-        if partition < below {
-            return Parent::None;
-        }
-        for record in &self.parts.history {
-            if let EpochEvent::Grown { from, to } = record.event {
-                if partition >= below && partition < to {
-                    let known = partition >= from && aligned(from, to);
-                    return if known {
-                        Parent::Exact(partition % from)
-                    } else {
-                        Parent::Broken
-                    };
-                }
-                below = to;
+        let counts = &self.parts.counts;
+        let made = counts.partition_point(|count| *count <= partition);
+        match (made.checked_sub(1).map(|i| counts[i]), counts.get(made)) {
+            (_, None) => Parent::Broken,
+            (None, Some(_)) => Parent::None,
+            (Some(from), Some(to)) if partition >= from && aligned(from, *to) => {
+                Parent::Exact(partition % from)
             }
+            _ => Parent::Broken,
         }
-        Parent::Broken
     }
+}
 
-    /// How many partitions the topic was born with; 0 where the record of it was dropped.
-    pub(super) fn born(&self) -> u32 {
-        match self.parts.history.first().map(|r| &r.event) {
-            Some(EpochEvent::Created { partitions }) => *partitions,
-            _ => 0,
-        }
+/// The counts with one more growth; of too many the oldest are forgotten.
+fn grown(counts: &[u32], to: u32) -> Arc<[u32]> {
+    let surplus = (counts.len() + 1).saturating_sub(MAX_GROWTHS + 1);
+    let kept = counts.iter().copied().skip(surplus).chain([to]);
+    match surplus {
+        0 => kept.collect(),
+        // What stands in for the forgotten ones: no partition counts as there from the start.
+        _ => [0].into_iter().chain(kept.skip(1)).collect(),
     }
 }

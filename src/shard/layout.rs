@@ -1,15 +1,24 @@
 //! Which shard holds which partition, now and before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use super::range::HashRange;
 use crate::types::{DirectoryId, Offset, ShardId};
 
-/// Layout epochs a topic keeps in memory. Older records are dropped; partitions born in them count
-/// as ones of unknown parent.
+/// Layout epochs that a topic keeps in memory. Older ones are forgotten; see
+/// [`Layout::forgotten`].
 pub const MAX_EPOCHS: usize = 1000;
+
+/// Offsets that the sealed shards of a topic keep in memory (512 KiB): with large shards fewer
+/// epochs are kept.
+pub const MAX_STARTS: usize = 64 << 10;
+
+/// Growths of a topic that are remembered. Partitions of older ones count as ones of unknown
+/// parent.
+pub const MAX_GROWTHS: usize = 1000;
 
 /// What may be done with a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +50,11 @@ pub struct ShardSpan {
     pub created: u32,
     /// Layout epoch of its seal.
     pub sealed: Option<u32>,
+    /// Partitions of the topic at its birth.
+    pub born: u32,
+    /// First offset that each of its partitions of that time got in it, in slot order; none where
+    /// it has them from their first offset on.
+    pub starts: Arc<[Offset]>,
 }
 
 impl ShardSpan {
@@ -134,19 +148,31 @@ pub enum LayoutError {
     Damaged(&'static str),
 }
 
-/// Everything a layout consists of, for storing it.
+/// Everything a layout consists of, for storing it. A copy costs a few reference counts for each
+/// shard and epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutParts {
     /// Partition of each slot.
-    pub slots: Vec<u32>,
+    pub slots: Arc<[u32]>,
     /// Open shards in slot order.
-    pub open: Vec<ShardSpan>,
-    /// Sealed shards, oldest seal first.
-    pub sealed: Vec<ShardSpan>,
-    /// Links of the partitions that have other ones than their shard from offset 0 on.
-    pub links: BTreeMap<u32, Vec<Link>>,
-    /// The last [`MAX_EPOCHS`] epochs.
-    pub history: Vec<EpochRecord>,
+    pub open: Vec<Arc<ShardSpan>>,
+    /// Sealed shards, oldest seal first: those whose seal is in the history.
+    pub sealed: Vec<Arc<ShardSpan>>,
+    /// Partition counts: at birth (0 where that is forgotten), then after each growth.
+    pub counts: Arc<[u32]>,
+    /// The last epochs, oldest first.
+    pub history: Vec<Arc<EpochRecord>>,
+}
+
+/// An epoch that a layout does not keep any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Its record.
+    pub record: Arc<EpochRecord>,
+    /// The shards that it sealed.
+    pub sealed: Vec<Arc<ShardSpan>>,
+    /// Partitions of the topic by which these shards' slots are counted.
+    pub partitions: u32,
 }
 
 /// The layout of one topic.
@@ -154,7 +180,7 @@ pub struct LayoutParts {
 pub struct Layout {
     pub(super) parts: LayoutParts,
     /// Slot of each partition: the inverse of `parts.slots`.
-    positions: Vec<u32>,
+    pub(super) positions: Arc<[u32]>,
 }
 
 impl Layout {
@@ -170,7 +196,7 @@ impl Layout {
             .zip(Self::even_cut(partitions, shards as u32))
             .map(|(&id, slots)| {
                 first_slot += slots;
-                ShardSpan {
+                Arc::new(ShardSpan {
                     id,
                     first_slot: first_slot - slots,
                     slots,
@@ -180,7 +206,9 @@ impl Layout {
                     children: Vec::new(),
                     created: 1,
                     sealed: None,
-                }
+                    born: partitions,
+                    starts: Arc::default(),
+                })
             })
             .collect();
         let event = EpochEvent::Created { partitions };
@@ -188,15 +216,15 @@ impl Layout {
             slots: (0..partitions).collect(),
             open,
             sealed: Vec::new(),
-            links: BTreeMap::new(),
-            history: vec![EpochRecord {
+            counts: Arc::new([partitions]),
+            history: vec![Arc::new(EpochRecord {
                 epoch: 1,
                 at_ms,
                 event,
-            }],
+            })],
         };
         Ok(Self {
-            positions: parts.slots.clone(),
+            positions: Arc::clone(&parts.slots),
             parts,
         })
     }
@@ -211,7 +239,9 @@ impl Layout {
     pub fn with_homes(mut self, homes: impl Iterator<Item = (ShardId, DirectoryId)>) -> Self {
         let homes: BTreeMap<_, _> = homes.collect();
         for shard in &mut self.parts.open {
-            shard.home = homes.get(&shard.id).copied().unwrap_or(shard.home);
+            if let Some(home) = homes.get(&shard.id) {
+                Arc::make_mut(shard).home = *home;
+            }
         }
         self
     }
@@ -223,16 +253,8 @@ impl Layout {
     }
 
     /// Built by growth and reshape, which keep the rules.
-    pub(super) fn rebuilt(mut parts: LayoutParts) -> Self {
-        let surplus = parts.history.len().saturating_sub(MAX_EPOCHS);
-        parts.history.drain(..surplus);
-        if surplus > 0 {
-            forget_sealed(&mut parts);
-        }
-        let mut positions = vec![0; parts.slots.len()];
-        for (slot, &partition) in parts.slots.iter().enumerate() {
-            positions[partition as usize] = slot as u32;
-        }
+    pub(super) fn rebuilt(mut parts: LayoutParts, positions: Arc<[u32]>) -> Self {
+        forget(&mut parts);
         Self { parts, positions }
     }
 
@@ -257,17 +279,17 @@ impl Layout {
     }
 
     /// The open shards, in slot order.
-    pub fn shards(&self) -> &[ShardSpan] {
+    pub fn shards(&self) -> &[Arc<ShardSpan>] {
         &self.parts.open
     }
 
     /// The shards that were sealed, oldest seal first.
-    pub fn sealed(&self) -> &[ShardSpan] {
+    pub fn sealed(&self) -> &[Arc<ShardSpan>] {
         &self.parts.sealed
     }
 
     /// The layout history, oldest epoch first.
-    pub fn history(&self) -> &[EpochRecord] {
+    pub fn history(&self) -> &[Arc<EpochRecord>] {
         &self.parts.history
     }
 
@@ -289,12 +311,13 @@ impl Layout {
     }
 
     /// The shard of that id, open or sealed.
-    pub fn shard(&self, id: ShardId) -> Option<&ShardSpan> {
-        self.parts
-            .open
-            .iter()
-            .chain(&self.parts.sealed)
-            .find(|s| s.id == id)
+    pub fn shard(&self, id: ShardId) -> Option<&Arc<ShardSpan>> {
+        self.known().find(|s| s.id == id)
+    }
+
+    /// All shards in memory, open ones first.
+    fn known(&self) -> impl Iterator<Item = &Arc<ShardSpan>> {
+        self.parts.open.iter().chain(&self.parts.sealed)
     }
 
     /// The partitions of a shard, in slot order.
@@ -317,26 +340,78 @@ impl Layout {
         ))
     }
 
-    /// The links of a partition, oldest first; empty for an unknown partition.
+    /// The links of a partition, oldest first; empty for an unknown partition. Links of shards
+    /// that are forgotten are missing, as are those that never held a record.
     pub fn links(&self, partition: u32) -> Vec<Link> {
-        match self.parts.links.get(&partition) {
-            Some(links) => links.clone(),
-            None => self
-                .shard_of(partition)
-                .map(|shard| Link { shard, start: 0 })
-                .into_iter()
-                .collect(),
+        let Some(slot) = self.slot_of(partition) else {
+            return Vec::new();
+        };
+        let mut spans: Vec<_> = self
+            .known()
+            .filter(|s| (s.first_slot..s.end_slot()).contains(&slot))
+            .collect();
+        spans.sort_by_key(|span| span.created);
+        let mut links = Vec::new();
+        for span in spans {
+            let old = |p: &&u32| **p < span.born;
+            let before = self.partitions_of(span).iter();
+            let before = before.take_while(|p| **p != partition).filter(old).count();
+            push_link(&mut links, span, partition, before);
         }
+        links
+    }
+
+    /// The links of all partitions, by partition.
+    pub fn all_links(&self) -> Vec<Vec<Link>> {
+        let mut all = vec![Vec::new(); self.parts.slots.len()];
+        let mut spans: Vec<_> = self.known().collect();
+        spans.sort_by_key(|span| span.created);
+        for span in spans {
+            let mut rank = 0;
+            for &partition in self.partitions_of(span) {
+                if let Some(links) = all.get_mut(partition as usize) {
+                    push_link(links, span, partition, rank);
+                }
+                rank += usize::from(partition < span.born);
+            }
+        }
+        all
+    }
+
+    /// The epochs, oldest first, that this layout has and a later one of the topic has forgotten.
+    pub fn forgotten(&self, later: &Self) -> Vec<Forgotten> {
+        let oldest = later.parts.history.first().map_or(0, |r| r.epoch);
+        let gone = self.parts.history.iter().take_while(|r| r.epoch < oldest);
+        gone.map(|record| {
+            let of_epoch = |s: &&Arc<ShardSpan>| s.sealed == Some(record.epoch);
+            Forgotten {
+                record: Arc::clone(record),
+                sealed: self.parts.sealed.iter().filter(of_epoch).cloned().collect(),
+                partitions: self.partitions(),
+            }
+        })
+        .collect()
     }
 
     /// Whether every growth so far kept keys under an exact parent.
     pub fn lineage_exact(&self) -> bool {
-        self.born() != 0
-            && self.parts.history.iter().all(|r| match r.event {
-                EpochEvent::Grown { from, to } => aligned(from, to),
-                _ => true,
-            })
+        let mut pairs = self.parts.counts.windows(2);
+        pairs.all(|pair| aligned(pair[0], pair[1]))
     }
+}
+
+/// Adds a shard's link to a partition's. `rank` counts the partitions in front of it that the
+/// shard was born with. A link that never held a record says nothing.
+fn push_link(links: &mut Vec<Link>, span: &ShardSpan, partition: u32, rank: usize) {
+    let start = match partition < span.born {
+        true => span.starts.get(rank).copied().unwrap_or(0),
+        false => 0,
+    };
+    if links.last().is_some_and(|last| last.start == start) {
+        links.pop();
+    }
+    let shard = span.id;
+    links.push(Link { shard, start });
 }
 
 /// Whether growth from one count to the other keeps every key under the same parent.
@@ -344,17 +419,29 @@ pub(super) fn aligned(from: u32, to: u32) -> bool {
     from != 0 && to.is_multiple_of(from)
 }
 
-/// Drops sealed shards whose seal is no part of the history any more and that no link names.
-fn forget_sealed(parts: &mut LayoutParts) {
-    let oldest = parts.history.first().map_or(0, |r| r.epoch);
-    let linked: BTreeSet<ShardId> = parts.links.values().flatten().map(|l| l.shard).collect();
-    parts
-        .sealed
-        .retain(|s| s.sealed.is_none_or(|e| e >= oldest) || linked.contains(&s.id));
+/// Drops the oldest epochs, with the shards they sealed, until the rest is within its bounds. The
+/// newest one always stays.
+fn forget(parts: &mut LayoutParts) {
+    let mut starts: usize = parts.sealed.iter().map(|s| s.starts.len()).sum();
+    let (mut epochs, mut shards) = (0, 0);
+    while let Some(record) = parts.history.get(epochs)
+        && parts.history.len() - epochs > 1
+        && (parts.history.len() - epochs > MAX_EPOCHS || starts > MAX_STARTS)
+    {
+        while let Some(shard) = parts.sealed.get(shards)
+            && shard.sealed <= Some(record.epoch)
+        {
+            starts -= shard.starts.len();
+            shards += 1;
+        }
+        epochs += 1;
+    }
+    parts.history.drain(..epochs);
+    parts.sealed.drain(..shards);
 }
 
 /// Checks stored parts and returns the slot of each partition.
-fn check(parts: &LayoutParts) -> Result<Vec<u32>, LayoutError> {
+fn check(parts: &LayoutParts) -> Result<Arc<[u32]>, LayoutError> {
     let count = parts.slots.len();
     let total = u32::try_from(count).map_err(|_| LayoutError::Damaged("too many slots"))?;
     let mut positions = vec![u32::MAX; count];
@@ -398,8 +485,25 @@ fn check(parts: &LayoutParts) -> Result<Vec<u32>, LayoutError> {
     {
         return Err(LayoutError::Damaged("a shard stands in the wrong list"));
     }
+    if !parts.sealed.is_sorted_by_key(|s| s.sealed) {
+        return Err(LayoutError::Damaged("sealed shards are out of order"));
+    }
+    let counts = &parts.counts;
+    if counts.last() != Some(&total) || counts.windows(2).any(|w| w[0] >= w[1]) {
+        return Err(LayoutError::Damaged(
+            "the partition counts do not rise to the present one",
+        ));
+    }
+    for shard in parts.open.iter().chain(&parts.sealed) {
+        let range = shard.first_slot as usize..shard.end_slot() as usize;
+        let partitions = parts.slots.get(range).unwrap_or(&[]);
+        let old = partitions.iter().filter(|p| **p < shard.born).count();
+        if !shard.starts.is_empty() && shard.starts.len() != old {
+            return Err(LayoutError::Damaged("a shard lacks the start of a link"));
+        }
+    }
     if parts.history.is_empty() || parts.history.windows(2).any(|w| w[0].epoch >= w[1].epoch) {
         return Err(LayoutError::Damaged("layout epochs do not rise"));
     }
-    Ok(positions)
+    Ok(positions.into())
 }

@@ -15,7 +15,7 @@ mod reshape;
 mod tests;
 
 pub use layout::{
-    EpochEvent, EpochRecord, Layout, LayoutError, LayoutParts, Link, MAX_EPOCHS, Parent, ShardSpan,
-    ShardState,
+    EpochEvent, EpochRecord, Forgotten, Layout, LayoutError, LayoutParts, Link, MAX_EPOCHS,
+    MAX_STARTS, Parent, ShardSpan, ShardState,
 };
 pub use range::HashRange;

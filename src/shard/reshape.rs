@@ -1,8 +1,8 @@
 //! Reshape: open shards replaced by others over the same slots. Split, merge and move in one verb.
 
-use super::layout::{
-    EpochEvent, EpochRecord, Layout, LayoutError, LayoutParts, Link, ShardSpan, ShardState,
-};
+use std::sync::Arc;
+
+use super::layout::{EpochEvent, EpochRecord, Layout, LayoutError, ShardSpan, ShardState};
 use crate::types::{DirectoryId, Offset, ShardId};
 
 impl Layout {
@@ -29,47 +29,27 @@ impl Layout {
             return Err(LayoutError::Reshape("not each partition has a start"));
         }
         let epoch = self.epoch() + 1;
-        let fresh = self.place(opened, old, epoch);
-        let mut parts = LayoutParts {
-            slots: self.parts.slots.clone(),
-            open: self.parts.open.clone(),
-            sealed: self.parts.sealed.clone(),
-            links: self.parts.links.clone(),
-            history: self.parts.history.clone(),
-        };
-        let mut starts = starts.iter();
-        for shard in &fresh {
-            for (&partition, &start) in self.partitions_of(shard).iter().zip(&mut starts) {
-                let mut links = self.links(partition);
-                let link = Link {
-                    shard: shard.id,
-                    start,
-                };
-                // A link that never held a record says nothing.
-                if links.last().is_some_and(|last| last.start == link.start) {
-                    links.pop();
-                }
-                links.push(link);
-                parts.links.insert(partition, links);
-            }
-        }
-        parts.sealed.extend(old.iter().map(|shard| ShardSpan {
-            state: ShardState::Sealed,
-            children: overlapping(shard, &fresh),
-            sealed: Some(epoch),
-            ..shard.clone()
+        let fresh = self.place(opened, starts, old, epoch);
+        let mut parts = self.parts.clone();
+        parts.sealed.extend(old.iter().map(|shard| {
+            Arc::new(ShardSpan {
+                state: ShardState::Sealed,
+                children: overlapping(shard, &fresh),
+                sealed: Some(epoch),
+                ..shard.as_ref().clone()
+            })
         }));
         parts.open.splice(run, fresh);
         let event = EpochEvent::Reshaped {
             sealed: sealed.to_vec(),
             opened: opened.iter().map(|o| o.0).collect(),
         };
-        parts.history.push(EpochRecord {
+        parts.history.push(Arc::new(EpochRecord {
             epoch,
             at_ms,
             event,
-        });
-        Ok(Self::rebuilt(parts))
+        }));
+        Ok(Self::rebuilt(parts, Arc::clone(&self.positions)))
     }
 
     /// Indexes of the open shards of those ids, which must stand side by side in that order.
@@ -97,19 +77,26 @@ impl Layout {
                 "the new shards do not cover the old ones",
             ));
         }
-        let used = opened.iter().enumerate().any(|(i, o)| {
-            self.shard(o.0).is_some() || opened[..i].iter().any(|before| before.0 == o.0)
-        });
-        if used {
-            return Err(LayoutError::Reshape("a new shard's id is in use"));
+        let known = self.parts.open.iter().chain(&self.parts.sealed);
+        let highest = known.map(|s| s.id).max();
+        if opened.first().map(|o| o.0) <= highest || !opened.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(LayoutError::Reshape("a new shard's id is not a new one"));
         }
         Ok(())
     }
 
-    fn place(&self, opened: &[(ShardId, u32)], old: &[ShardSpan], epoch: u32) -> Vec<ShardSpan> {
+    fn place(
+        &self,
+        opened: &[(ShardId, u32)],
+        mut starts: &[Offset],
+        old: &[Arc<ShardSpan>],
+        epoch: u32,
+    ) -> Vec<Arc<ShardSpan>> {
         let mut first_slot = old.first().map_or(0, |s| s.first_slot);
         let mut fresh = Vec::with_capacity(opened.len());
         for &(id, slots) in opened {
+            let (own, rest) = starts.split_at(starts.len().min(slots as usize));
+            starts = rest;
             let mut shard = ShardSpan {
                 id,
                 first_slot,
@@ -120,17 +107,19 @@ impl Layout {
                 children: Vec::new(),
                 created: epoch,
                 sealed: None,
+                born: self.partitions(),
+                starts: own.into(),
             };
             shard.parents = overlapping(&shard, old);
             first_slot += slots;
-            fresh.push(shard);
+            fresh.push(Arc::new(shard));
         }
         fresh
     }
 }
 
 /// Ids of the shards that share a slot with this one.
-fn overlapping(shard: &ShardSpan, others: &[ShardSpan]) -> Vec<ShardId> {
+fn overlapping(shard: &ShardSpan, others: &[Arc<ShardSpan>]) -> Vec<ShardId> {
     others
         .iter()
         .filter(|o| o.first_slot < shard.end_slot() && shard.first_slot < o.end_slot())

@@ -1,6 +1,7 @@
 //! Rules of layouts, under random histories.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -37,6 +38,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..10)
 }
 
+/// The next offset of a partition, as it would be at some epoch: it rises now and then.
+fn next_offset(partition: u32, epoch: u32) -> i64 {
+    i64::from((epoch + partition % 3) / 2) * i64::from(partition % 4) * 10
+}
+
 /// Takes a step, or `None` where it does not fit. `next` is the first shard id never used.
 fn take(layout: &Layout, step: &Step, next: &mut u64) -> Option<Layout> {
     match step {
@@ -65,7 +71,7 @@ fn take(layout: &Layout, step: &Step, next: &mut u64) -> Option<Layout> {
                 .iter()
                 .filter(|s| sealed.contains(&s.id))
                 .flat_map(|s| layout.partitions_of(s))
-                .map(|p| i64::from(*p) * 10 + i64::from(layout.epoch()))
+                .map(|p| next_offset(*p, layout.epoch()))
                 .collect();
             Some(layout.reshape(&sealed, &opened, &starts, 7).unwrap())
         }
@@ -103,15 +109,15 @@ fn holds_the_rules(layout: &Layout) {
     }
     assert_eq!(next, None);
     assert_eq!(layout.shard_of(layout.partitions()), None);
-    // Links start no earlier than the one before and end in the open shard.
-    for partition in 0..layout.partitions() {
-        let links = layout.links(partition);
+    // Links start behind the one before and end in the open shard, asked for one or for all.
+    for (partition, links) in (0..).zip(layout.all_links()) {
+        assert_eq!(links, layout.links(partition));
         assert_eq!(links.last().map(|l| l.shard), layout.shard_of(partition));
         assert!(links.windows(2).all(|w| w[0].start < w[1].start));
     }
 }
 
-fn slots_of<'a>(shards: impl Iterator<Item = &'a ShardSpan>) -> Vec<u32> {
+fn slots_of<'a>(shards: impl Iterator<Item = &'a Arc<ShardSpan>>) -> Vec<u32> {
     let mut slots: Vec<u32> = shards.flat_map(|s| s.first_slot..s.end_slot()).collect();
     slots.sort_unstable();
     slots
@@ -121,12 +127,12 @@ fn slots_of<'a>(shards: impl Iterator<Item = &'a ShardSpan>) -> Vec<u32> {
 fn conserved(before: &Layout, after: &Layout) {
     let old: BTreeSet<ShardId> = before.shards().iter().map(|s| s.id).collect();
     let now: BTreeSet<ShardId> = after.shards().iter().map(|s| s.id).collect();
-    let sealed: Vec<&ShardSpan> = after
+    let sealed: Vec<&Arc<ShardSpan>> = after
         .sealed()
         .iter()
         .filter(|s| old.contains(&s.id))
         .collect();
-    let opened: Vec<&ShardSpan> = after
+    let opened: Vec<&Arc<ShardSpan>> = after
         .shards()
         .iter()
         .filter(|s| !old.contains(&s.id))
@@ -146,36 +152,93 @@ fn conserved(before: &Layout, after: &Layout) {
     assert!(opened.iter().all(|child| !child.parents.is_empty()));
 }
 
+/// Runs a history and shows each step to `look`: before, after, the step.
+fn history(
+    born: u32,
+    shards: u64,
+    steps: &[Step],
+    mut look: impl FnMut(&Layout, &Layout, &Step),
+) -> Layout {
+    let shards = shards.min(u64::from(born));
+    let mut layout = Layout::create(born, &ids(1, shards), 5).unwrap();
+    let mut next = 1 + shards;
+    holds_the_rules(&layout);
+    for step in steps {
+        let Some(after) = take(&layout, step, &mut next) else {
+            continue;
+        };
+        look(&layout, &after, step);
+        layout = after;
+    }
+    layout
+}
+
 proptest! {
+    /// I1: at each epoch the open shards are not empty, sorted, and cover all slots exactly.
     #[test]
-    fn every_history_keeps_the_rules(born in 1u32..40, shards in 1u64..6, steps in steps()) {
-        let shards = shards.min(u64::from(born));
-        let mut layout = Layout::create(born, &ids(1, shards), 5).unwrap();
-        let mut next = 1 + shards;
-        holds_the_rules(&layout);
-        for step in &steps {
-            let Some(after) = take(&layout, step, &mut next) else { continue };
-            holds_the_rules(&after);
-            prop_assert_eq!(after.epoch(), layout.epoch() + 1);
+    fn i1_open_shards_tile_the_slots(born in 1u32..40, shards in 1u64..6, steps in steps()) {
+        history(born, shards, &steps, |before, after, _| {
+            holds_the_rules(after);
+            assert_eq!(after.epoch(), before.epoch() + 1);
+        });
+    }
+
+    /// I2: a reshape keeps the slots of the sealed shards, links parents and children by the same
+    /// epoch, and uses no id again; growth moves no partition to another shard.
+    #[test]
+    fn i2_slots_and_lineage_are_conserved(born in 1u32..40, shards in 1u64..6, steps in steps()) {
+        let mut used = BTreeSet::new();
+        history(born, shards, &steps, |before, after, step| {
+            used.extend(before.shards().iter().map(|s| s.id));
             if let Step::Reshape { .. } = step {
-                conserved(&layout, &after);
-                prop_assert_eq!(after.slots(), layout.slots());
-            } else {
-                for partition in 0..layout.partitions() {
-                    prop_assert_eq!(after.shard_of(partition), layout.shard_of(partition));
-                    prop_assert_eq!(after.links(partition), layout.links(partition));
-                }
-                for child in layout.partitions()..after.partitions() {
-                    let parent = child % layout.partitions();
-                    prop_assert_eq!(after.shard_of(child), layout.shard_of(parent));
+                conserved(before, after);
+                assert_eq!(after.slots(), before.slots());
+                let fresh = after.shards().iter().filter(|s| s.created == after.epoch());
+                assert!(fresh.into_iter().all(|s| used.insert(s.id)), "an id is used again");
+                return;
+            }
+            for partition in 0..before.partitions() {
+                assert_eq!(after.shard_of(partition), before.shard_of(partition));
+                assert_eq!(after.links(partition), before.links(partition));
+            }
+            for child in before.partitions()..after.partitions() {
+                let parent = child % before.partitions();
+                assert_eq!(after.shard_of(child), before.shard_of(parent));
+            }
+        });
+    }
+
+    /// I3: every offset of every partition is in exactly one link, that of the shard which had the
+    /// partition when the offset was given out.
+    #[test]
+    fn i3_every_offset_is_in_one_link(born in 1u32..40, shards in 1u64..6, steps in steps()) {
+        let mut owners: BTreeMap<(u32, i64), ShardId> = BTreeMap::new();
+        let mut ends: BTreeMap<u32, i64> = BTreeMap::new();
+        let last = history(born, shards, &steps, |before, after, step| {
+            // Records that came in at the epoch before, up to where the reshape cut.
+            if let Step::Reshape { .. } = step {
+                for partition in 0..before.partitions() {
+                    if before.shard_of(partition) == after.shard_of(partition) {
+                        continue;
+                    }
+                    let end = next_offset(partition, before.epoch());
+                    let from = ends.insert(partition, end).unwrap_or(0);
+                    let shard = before.shard_of(partition).unwrap();
+                    owners.extend((from..end).map(|offset| ((partition, offset), shard)));
                 }
             }
-            layout = after;
+        });
+        for ((partition, offset), shard) in owners {
+            let links = last.links(partition);
+            prop_assert_eq!(links[0].start, 0);
+            let after = links.partition_point(|link| link.start <= offset);
+            prop_assert_eq!(links[after - 1].shard, shard, "{}/{}", partition, offset);
         }
     }
 
+    /// I11: children of a partition are exactly `p + iN`, and their ranges lie in its range.
     #[test]
-    fn aligned_growth_cuts_each_slot_where_it_stands(
+    fn i11_aligned_growth_cuts_each_slot_where_it_stands(
         born in 1u32..20,
         factors in prop::collection::vec(2u32..5, 1..4),
     ) {
@@ -205,9 +268,9 @@ proptest! {
         prop_assert!((0..born).all(|p| layout.parent_of(p) == Parent::None));
     }
 
-    /// Whatever hash a client uses, keys of a new partition were in its parent before.
+    /// I11: whatever hash a client uses, keys of a new partition were in its parent before.
     #[test]
-    fn keys_come_from_the_parent(hash in any::<u64>(), count in 1u32..50, factor in 2u32..9) {
+    fn i11_keys_come_from_the_parent(hash in any::<u64>(), count in 1u32..50, factor in 2u32..9) {
         let layout = Layout::create(count, &ids(1, 1), 0).unwrap();
         let layout = layout.grow(count * factor, 0).unwrap();
         let before = (hash % u64::from(count)) as u32;
@@ -225,14 +288,17 @@ proptest! {
     ) {
         let mut parts = Layout::create(1, &ids(1, 1), 0).unwrap().parts().clone();
         let template = parts.open[0].clone();
-        parts.slots = slots;
+        parts.counts = [slots.len() as u32].into();
+        parts.slots = slots.into();
         parts.open = (1..)
             .zip(spans)
-            .map(|(id, (first_slot, slots))| ShardSpan {
-                id: ShardId(id),
-                first_slot,
-                slots,
-                ..template.clone()
+            .map(|(id, (first_slot, slots))| {
+                Arc::new(ShardSpan {
+                    id: ShardId(id),
+                    first_slot,
+                    slots,
+                    ..template.as_ref().clone()
+                })
             })
             .collect();
         if let Ok(layout) = Layout::from_parts(parts) {
@@ -268,23 +334,89 @@ fn digits_stand_reversed_after_two_doublings() {
     assert_eq!(layout.range_of_partition(1).unwrap().begin, 1 << 127);
 }
 
-#[test]
-fn old_epochs_are_forgotten_and_leave_broken_lineage() {
-    let mut layout = Layout::create(1, &ids(1, 1), 0).unwrap();
-    let mut next = 2;
-    for _ in 0..600 {
-        layout = layout.grow(layout.partitions() + 1, 0).unwrap();
-        let step = Step::Reshape {
-            first: 0,
-            count: 1,
-            cuts: vec![],
-        };
-        layout = take(&layout, &step, &mut next).unwrap();
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5, ..ProptestConfig::default() })]
+
+    /// What a layout forgets is what it had, and what it keeps with that is all there was.
+    #[test]
+    fn what_is_forgotten_is_told(born in 1u32..9, steps in prop::collection::vec(steps(), 300)) {
+        let steps: Vec<Step> = steps.into_iter().flatten().collect();
+        let mut told = Vec::new();
+        let mut all = BTreeSet::new();
+        let last = history(born, 1, &steps, |before, after, _| {
+            told.extend(before.forgotten(after));
+            all.extend(after.sealed().iter().map(|s| s.id));
+        });
+        let epochs = told.iter().map(|f| f.record.epoch);
+        prop_assert!(epochs.chain(last.history().iter().map(|r| r.epoch)).eq(1..=last.epoch()));
+        let sealed = told.iter().flat_map(|f| &f.sealed).chain(last.sealed());
+        let ids: Vec<ShardId> = sealed.map(|s| s.id).collect();
+        prop_assert_eq!(ids.len(), all.len());
+        prop_assert!(ids.into_iter().all(|id| all.contains(&id)));
     }
-    assert_eq!(layout.history().len(), MAX_EPOCHS);
-    assert_eq!(layout.epoch(), 1201);
+}
+
+fn reshape_all(layout: &Layout, next: &mut u64) -> Layout {
+    let sealed: Vec<ShardId> = layout.shards().iter().map(|s| s.id).collect();
+    let starts: Vec<i64> = layout
+        .slots()
+        .iter()
+        .map(|_| i64::from(layout.epoch()))
+        .collect();
+    *next += 1;
+    layout
+        .reshape(
+            &sealed,
+            &[(ShardId(*next), layout.partitions())],
+            &starts,
+            0,
+        )
+        .unwrap()
+}
+
+#[test]
+fn old_epochs_are_forgotten_but_growths_are_not() {
+    let mut layout = Layout::create(1, &ids(1, 1), 0).unwrap();
+    let mut next = 1;
+    for _ in 0..600 {
+        if layout.partitions() < 64 {
+            layout = layout.grow(layout.partitions() * 2, 0).unwrap();
+        }
+        layout = reshape_all(&layout, &mut next);
+        layout = reshape_all(&layout, &mut next);
+    }
+    assert_eq!((layout.history().len(), layout.epoch()), (MAX_EPOCHS, 1207));
+    assert_eq!(layout.sealed().len(), MAX_EPOCHS);
+    assert_eq!(layout.parent_of(33), Parent::Exact(1));
+    assert!(layout.lineage_exact());
+    let links = layout.links(0);
+    assert_eq!(links[0].start, 206, "what lies before is forgotten");
+    holds_the_rules(&layout);
+}
+
+#[test]
+fn thousands_of_growths_are_forgotten_and_leave_broken_lineage() {
+    let mut layout = Layout::create(1, &ids(1, 1), 0).unwrap();
+    for _ in 0..1200 {
+        layout = layout.grow(layout.partitions() + 1, 0).unwrap();
+    }
+    assert_eq!(layout.parts().counts.len(), 1001);
     assert_eq!(layout.parent_of(0), Parent::Broken);
     assert!(!layout.lineage_exact());
+    holds_the_rules(&layout);
+}
+
+#[test]
+fn memory_is_bounded_with_large_shards_too() {
+    let mut layout = Layout::create(10_000, &ids(1, 1), 0).unwrap();
+    let mut next = 1;
+    for _ in 0..40 {
+        layout = reshape_all(&layout, &mut next);
+        let held: usize = layout.sealed().iter().map(|s| s.starts.len()).sum();
+        assert!(held <= MAX_STARTS);
+    }
+    assert_eq!(layout.epoch(), 41);
+    assert_eq!(layout.history().len(), MAX_STARTS / 10_000);
     holds_the_rules(&layout);
 }
 

@@ -1,5 +1,7 @@
 //! Changing shards: from what an operator asks for to a reshape, or to a plan of one.
 
+use std::sync::Arc;
+
 use super::views::{ChangeRequest, ChangeView, ShardNow, ShardView, hex};
 use super::{Refusal, explain, look};
 use crate::broker::Broker;
@@ -62,7 +64,7 @@ pub(super) fn reshape(
 }
 
 /// The shards of those ids, in slot order.
-fn named(layout: &Layout, topic: &str, ids: &[u64]) -> Result<Vec<ShardSpan>, Refusal> {
+fn named(layout: &Layout, topic: &str, ids: &[u64]) -> Result<Vec<Arc<ShardSpan>>, Refusal> {
     let find = |id: &u64| {
         layout.shard(ShardId(*id)).cloned().ok_or_else(|| {
             Refusal::not_found(format!(
@@ -83,7 +85,7 @@ fn named(layout: &Layout, topic: &str, ids: &[u64]) -> Result<Vec<ShardSpan>, Re
 fn parts(
     broker: &Broker,
     topic: &Topic,
-    spans: &[ShardSpan],
+    spans: &[Arc<ShardSpan>],
     request: &ChangeRequest,
 ) -> Result<Vec<u32>, Refusal> {
     if request.to.is_some() {
@@ -149,7 +151,12 @@ fn shown(broker: &Broker, topic: &Topic, span: &ShardSpan) -> ShardView {
 }
 
 /// The shards that come of it, with what their partitions carry and hold now.
-fn planned(broker: &Broker, topic: &Topic, spans: &[ShardSpan], parts: &[u32]) -> Vec<ShardView> {
+fn planned(
+    broker: &Broker,
+    topic: &Topic,
+    spans: &[Arc<ShardSpan>],
+    parts: &[u32],
+) -> Vec<ShardView> {
     let layout = &topic.layout;
     let home = spans
         .first()
@@ -162,7 +169,7 @@ fn planned(broker: &Broker, topic: &Topic, spans: &[ShardSpan], parts: &[u32]) -
         let (begin, end) = hex(range);
         let inside = first_slot as usize..(first_slot + slots) as usize;
         let partitions = layout.slots().get(inside).unwrap_or(&[]);
-        let shares = |span: &&ShardSpan| {
+        let shares = |span: &&Arc<ShardSpan>| {
             span.first_slot < first_slot + slots && first_slot < span.end_slot()
         };
         let carried = look::carried(broker, topic, partitions);

@@ -43,7 +43,7 @@ pub(super) fn topic(broker: &Broker, name: &str) -> Result<TopicView, Refusal> {
 
 fn of(broker: &Broker, topic: &Topic, brief: bool) -> TopicView {
     let layout = &topic.layout;
-    let view = |span| match brief {
+    let view = |span: &Arc<ShardSpan>| match brief {
         true => ShardView::of(layout, span),
         false => open_shard(broker, topic, span),
     };

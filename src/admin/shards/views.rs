@@ -342,7 +342,11 @@ impl LineageView {
             partitions: layout.partitions(),
             slots: layout.slots().to_vec(),
             shards: shards.map(|span| ShardView::of(layout, span)).collect(),
-            epochs: layout.history().iter().map(EpochView::from).collect(),
+            epochs: layout
+                .history()
+                .iter()
+                .map(|record| EpochView::from(record.as_ref()))
+                .collect(),
             chains: chains
                 .iter()
                 .map(|partition| ChainView::of(layout, *partition))

@@ -50,6 +50,12 @@ enum Wish {
     BrokerConfigs(Option<i32>, u32),
     GroupConfigs(String, bool),
     ProducerIds,
+    Reshape {
+        name: String,
+        first: usize,
+        count: usize,
+        cut: u32,
+    },
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
@@ -68,6 +74,8 @@ fn wish() -> impl Strategy<Value = Wish> {
         1 => (prop::option::of(0i32..3), 0u32..3).prop_map(|(b, n)| Wish::BrokerConfigs(b, n)),
         1 => (name(), any::<bool>()).prop_map(|(group, set)| Wish::GroupConfigs(group, set)),
         1 => Just(Wish::ProducerIds),
+        4 => (name(), any::<usize>(), 1usize..3, any::<u32>())
+            .prop_map(|(name, first, count, cut)| Wish::Reshape { name, first, count, cut }),
     ]
 }
 
@@ -113,6 +121,42 @@ fn grant(image: &Image, wish: &Wish) -> Result<Change, CatalogError> {
         Wish::ProducerIds => Ok(Change::ProducerIdsReserved {
             next: image.next_producer_id() + 1000,
         }),
+        Wish::Reshape {
+            name,
+            first,
+            count,
+            cut,
+        } => reshape(image, no(name), *first, *count, *cut),
+    }
+}
+
+/// Some neighbours replaced by two shards, or by one.
+fn reshape(
+    image: &Image,
+    no: TopicNo,
+    first: usize,
+    count: usize,
+    cut: u32,
+) -> Result<Change, CatalogError> {
+    let refused = |e: ReshapeError| CatalogError::InvalidRequest(e.to_string());
+    let topic = image.topic_by_no(no).ok_or(ReshapeError::UnknownTopic);
+    let shards = topic.map_err(refused)?.layout.shards();
+    let from = &shards[first % shards.len()..];
+    let run: Vec<_> = from
+        .iter()
+        .take_while(|shard| shard.home == from[0].home)
+        .take(count)
+        .collect();
+    let slots: u32 = run.iter().map(|s| s.slots).sum();
+    let left = cut % slots;
+    let parts = [left, slots - left];
+    let sealed: Vec<_> = run.iter().map(|s| s.id).collect();
+    match image.reshape_topic(no, &sealed, &parts[usize::from(left == 0)..]) {
+        Ok(Decision::Plan(plan)) => {
+            let starts = plan.partitions.iter().map(|p| i64::from(p * plan.epoch));
+            Ok(plan.change(starts.collect(), 3_000))
+        }
+        other => panic!("open neighbours can be replaced: {other:?}"),
     }
 }
 
@@ -214,7 +258,7 @@ proptest! {
         let _ = Change::decode(&bytes);
         let _ = Image::decode([bytes.as_slice()], environment());
         if let Some(first) = bytes.first_mut() {
-            *first = 1;
+            *first = *first % 2 + 1;
         }
         if let Ok(change) = Change::decode(&bytes) {
             let _ = Image::empty(environment()).apply(&change, Position(1));
@@ -235,7 +279,12 @@ proptest! {
                 image = image.apply(&change, Position(1)).unwrap();
             }
             let change = image.add_partitions(TopicNo(1), 9, &[], None, 3).unwrap();
-            image.apply(&change, Position(4)).unwrap().encode()[0].to_vec()
+            image = image.apply(&change, Position(4)).unwrap();
+            for cut in [1, 2, 5, 0] {
+                let change = reshape(&image, TopicNo(1), 0, 2, cut).unwrap();
+                image = image.apply(&change, Position(5)).unwrap();
+            }
+            image.encode()[0].to_vec()
         });
         let mut bytes = section.clone();
         for (at, value) in flips {
