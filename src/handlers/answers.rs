@@ -5,6 +5,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::Connection;
 pub use super::text::text;
+use crate::broker::Broker;
 use crate::catalog::configs::{ConfigDef, ConfigType, append};
 use crate::catalog::{CatalogError, Topic};
 use crate::protocol::error::ErrorCode;
@@ -50,6 +51,19 @@ impl Refusal {
     /// The message for the wire.
     pub fn text(&self) -> Option<StrBytes> {
         Some(text(&self.message))
+    }
+}
+
+/// Refuses what takes space for good while the disk is nearly full. What gives space back, or says
+/// what may go (deletions, configs), does not ask.
+pub fn require_room(broker: &Broker) -> Result<(), Refusal> {
+    match broker.partitions.is_writable() {
+        true => Ok(()),
+        false => Err(Refusal::new(
+            ErrorCode::KafkaStorageError,
+            "the disk is nearly full; new topics and partitions are refused until there is room: \
+             delete records or topics, or lower their retention",
+        )),
     }
 }
 

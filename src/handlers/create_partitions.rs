@@ -3,7 +3,8 @@
 //! KIP-195 (the API). A count that is a multiple of the old one cuts every partition in equal
 //! parts and keeps exact lineage; other counts are taken as in Kafka.
 //!
-//! The answer leaves once the growth is durable.
+//! The answer leaves once the growth is durable. While the disk is nearly full nothing grows
+//! (KAFKA_STORAGE_ERROR, as for Produce).
 //!
 //! Deliberate gap: internal topics can't grow, because coordinators find their state by hashing
 //! over the number of partitions.
@@ -15,7 +16,7 @@ use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
 use kafka_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse, TopicName};
 
-use super::answers::{Refusal, text};
+use super::answers::{Refusal, require_room, text};
 use super::{Connection, Reply};
 use crate::catalog::{Change, Image};
 use crate::protocol::error::ErrorCode;
@@ -61,7 +62,11 @@ fn grow(
         decide(&broker.catalog.sequenced())?;
         return Ok(Position(0));
     }
-    broker.catalog.propose(decide)
+    broker.catalog.propose(|image: &Image| {
+        let change = decide(image)?;
+        require_room(broker)?;
+        Ok(change)
+    })
 }
 
 fn decide(

@@ -4,7 +4,8 @@
 //! answer, from version 5), KIP-516 (topic ids, version 7). Automatic creation by Metadata takes
 //! the same way.
 //!
-//! The answer leaves once the topics are durable, and they take records from then on.
+//! The answer leaves once the topics are durable, and they take records from then on. While the disk
+//! is nearly full nothing is created (KAFKA_STORAGE_ERROR, as for Produce).
 //!
 //! Deliberate gaps: with `replication.factor.policy=accept` a factor up to 10 is taken, kept and
 //! shown, although one node holds the data: durability comes from the journal. Internal topics are
@@ -18,7 +19,7 @@ use kafka_protocol::messages::create_topics_response::{CreatableTopicConfigs, Cr
 use kafka_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse, TopicName};
 use uuid::Uuid;
 
-use super::answers::{Refusal, canonical, text};
+use super::answers::{Refusal, canonical, require_room, text};
 use super::{Connection, Reply};
 use crate::catalog::configs::{Scope, table};
 use crate::catalog::{Change, Image, MAX_PARTITIONS_PER_REQUEST, NewTopic, from_request, names};
@@ -119,6 +120,9 @@ fn create(
     let mut shown = None;
     let decide = |image: &Image| -> Result<Change, Refusal> {
         let (change, shows) = decide(image, topic.name.as_str(), new, policy)?;
+        if !validate_only {
+            require_room(broker)?;
+        }
         shown = Some(shows);
         Ok(change)
     };

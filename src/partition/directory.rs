@@ -130,6 +130,9 @@ impl Directory {
         if self.journal.set(journal).is_err() {
             tracing::error!("the directory has a journal already; the second one is ignored");
         }
+        // A disk that was full before the start still is. An error here is met again by the
+        // background thread, which can end the process.
+        let _ = self.gate.look();
     }
 
     /// The journal. `None` only while recovery runs.

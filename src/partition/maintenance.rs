@@ -17,10 +17,14 @@ use crate::partition::recovery::{Fatal, Opened, OpenedDirectory};
 use crate::partition::registry::Registry;
 use crate::partition::retention::{Limits, Run, new_log_start};
 use crate::store::checkpoint::CheckpointStore;
-use crate::types::{Offset, PartitionKey};
+use crate::types::{Offset, PartitionKey, Position};
 
 /// How often free space is looked at, and work that failed is tried again.
 const TICK: Duration = Duration::from_secs(1);
+/// Time between two looks at retention while client writes are refused for want of space.
+const RETENTION_WHEN_SHORT: Duration = Duration::from_secs(10);
+/// While they are, a journal with this much in it is emptied.
+const JOURNAL_WHEN_SHORT: u64 = 1 << 20;
 
 /// Intervals and limits of the background work.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +124,9 @@ pub(crate) struct Worker {
     journal_at_checkpoint: u64,
     /// When the last flush began, and the bytes flushed by it.
     flushed_last: (Duration, u64),
-    next_retention: Duration,
+    last_retention: Duration,
+    /// What the journal held when it was emptied last, for want of space.
+    emptied: Option<Position>,
 }
 
 impl Worker {
@@ -141,7 +147,8 @@ impl Worker {
             checkpoints,
             checkpointer,
             flushed_last: (now, 0),
-            next_retention: now + options.retention_interval,
+            last_retention: now,
+            emptied: None,
         }
     }
 
@@ -197,8 +204,13 @@ impl Worker {
         }
         // These give space back, so they have their turn also when the flush found none.
         let now = self.registry.clock.monotonic();
-        if now >= self.next_retention {
-            self.next_retention = now + self.options.retention_interval;
+        let short = !self.directory.gate.is_open();
+        let interval = match short {
+            true => self.options.retention_interval.min(RETENTION_WHEN_SHORT),
+            false => self.options.retention_interval,
+        };
+        if now >= self.last_retention + interval {
+            self.last_retention = now;
             self.registry.retain(&self.directory);
         }
         self.registry.drop_dead_files(&self.directory)?;
@@ -209,6 +221,23 @@ impl Worker {
         if stopping || grown >= self.options.checkpoint_bytes {
             self.checkpoint()?;
         }
+        if short && !stopping {
+            self.empty_journal(live)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the journal give its files back, which deleting records alone does not do. It takes two
+    /// checkpoints, as the journal is kept for the older one.
+    fn empty_journal(&mut self, live: u64) -> io::Result<()> {
+        let appended = |worker: &Self| worker.directory.journal().map(|j| j.appended());
+        let worth_it = live >= JOURNAL_WHEN_SHORT.min(self.options.checkpoint_bytes / 16);
+        if !worth_it || appended(self) <= self.emptied {
+            return Ok(());
+        }
+        self.checkpoint()?;
+        self.checkpoint()?;
+        self.emptied = appended(self);
         Ok(())
     }
 

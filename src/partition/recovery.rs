@@ -120,6 +120,7 @@ pub(crate) fn recover(
     opening: Opening,
     progress: Progress<'_>,
 ) -> Result<Recovered, String> {
+    let reserve_bytes = opening.registry.reserve_bytes;
     let (checkpoints, loaded) =
         CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
     let segments = SegmentStore::new(Arc::clone(disk), opening.footer_bytes);
@@ -142,8 +143,11 @@ pub(crate) fn recover(
     ));
     registry.restore(&directory, &start.root, &start.sections)?;
 
-    let mut opened =
-        FileJournal::open(Arc::clone(disk), opening.journal).map_err(|e| e.to_string())?;
+    let journal = JournalOptions {
+        reserve_bytes,
+        ..opening.journal
+    };
+    let mut opened = FileJournal::open(Arc::clone(disk), journal).map_err(|e| e.to_string())?;
     let replay = Replay {
         captured: start.captured,
     };

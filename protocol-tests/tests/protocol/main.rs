@@ -18,6 +18,7 @@ mod refusals;
 mod restart;
 mod shards;
 mod signals;
+mod small_disk;
 mod soak;
 mod strace;
 mod topics;

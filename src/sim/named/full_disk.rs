@@ -2,7 +2,7 @@
 
 use super::Scene;
 use crate::sim::disk::End;
-use crate::sim::ops;
+use crate::sim::{check, ops};
 use crate::store::backend::Disk;
 
 fn fill_disk(scene: &Scene, room: u64) {
@@ -97,4 +97,82 @@ fn a_full_disk_gets_free_by_retention_alone() {
     let free = scene.world(|world| world.disk.memory.space().expect("a figure").free);
     assert!(free > 60_000, "retention gave back {free} bytes");
     scene.check();
+}
+
+/// Appends to a topic that keeps little until the gate closes: what takes the space is in the
+/// journal, and nothing is left to delete.
+fn journal_fills_the_disk(scene: &Scene) -> u64 {
+    let key = scene.key(0);
+    let capacity = scene.world(|world| {
+        while world.store().journal.files_step() {}
+        let space = world.disk.memory.space().expect("a figure");
+        space.total - space.free + world.options.reserve_bytes + (700 << 10)
+    });
+    scene.world(|world| world.disk.memory.set_capacity(Some(capacity)));
+    for round in 0..1000 {
+        scene.append(key, 4000);
+        scene.settle();
+        scene.world(|world| {
+            world.store().journal.files_step();
+            world.clock.advance(std::time::Duration::from_millis(300));
+        });
+        let free = scene.world(|world| world.disk.memory.space().expect("a figure").free);
+        if free < scene.world(|world| world.options.reserve_bytes) {
+            break;
+        }
+        if round % 8 == 0 {
+            scene.turn();
+        }
+    }
+    scene.turn();
+    scene.world(|world| {
+        assert!(!world.store().registry.is_writable());
+        let segments = check::segment_files(&world.disk.memory).len();
+        assert!(segments <= 4, "{segments} files");
+    });
+    capacity
+}
+
+fn comes_back(scene: &Scene) {
+    for _ in 0..12 {
+        scene.turn();
+        scene.world(|world| {
+            let store = world.store();
+            // Nobody appends: the journal alone has to let go.
+            for _ in 0..30 {
+                store.journal.step();
+                store.journal.files_step();
+                world.clock.advance(std::time::Duration::from_millis(20));
+            }
+        });
+        scene.sim.merge();
+        if scene.world(|world| world.store().registry.is_writable()) {
+            scene.append(scene.key(0), 100);
+            scene.settle();
+            scene.check();
+            return;
+        }
+    }
+    let (free, names) = scene.world(|world| {
+        let disk = &world.disk.memory;
+        (disk.space().expect("a figure").free, disk.names())
+    });
+    panic!("still read-only with {free} bytes free: {names:?}");
+}
+
+#[test]
+fn a_small_disk_full_of_journal_comes_back_by_itself() {
+    let options = crate::sim::store::Options {
+        checkpoint_bytes: 4 << 20,
+        ..Default::default()
+    };
+    for restart in [false, true] {
+        let scene = Scene::with(options.clone(), 1, Some(("retention.bytes", "1000")));
+        let capacity = journal_fills_the_disk(&scene);
+        if restart {
+            scene.restart(End::Kill);
+            scene.world(|world| world.disk.memory.set_capacity(Some(capacity)));
+        }
+        comes_back(&scene);
+    }
 }

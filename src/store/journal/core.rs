@@ -223,6 +223,8 @@ impl Core {
             return self.sync(None);
         }
         let unmarked = self.announced < self.data_number && self.synced >= self.data_number;
+        // Files are given back when a synced header says that they are not needed.
+        let unmarked = unmarked || (!unsynced && self.written_trim < self.start.trimmed);
         let mark_due = idle_since + IDLE_MARK_AFTER;
         if unmarked && (self.closing || mark_due <= self.now) {
             return self.write(0, 0);

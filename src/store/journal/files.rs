@@ -30,6 +30,8 @@ const HASTY_BYTES: u64 = 8 * STEP;
 const TICK: Duration = Duration::from_millis(10);
 /// Between attempts to make a file on a full disk.
 const RETRY: Duration = Duration::from_millis(100);
+/// How often the free space is looked at while there is nothing to do.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// One file.
 #[derive(Clone)]
@@ -76,7 +78,10 @@ impl Files {
                 break file;
             }
             match self.pool.make(bytes.max(self.pool.hasty_bytes())) {
-                Ok(file) => break file,
+                Ok(file) => {
+                    self.pool.state.lock().short_of_space = false;
+                    break file;
+                }
                 Err(e) if is_full(&e) && attempts < self.patience => {
                     attempts += 1;
                     self.pool.state.lock().short_of_space = true;
@@ -144,6 +149,8 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 pub(super) struct Pool {
     disk: Arc<dyn Disk>,
     file_bytes: u64,
+    /// Spare files take nothing of this much free space.
+    reserve_bytes: u64,
     state: Mutex<State>,
     wake: Condvar,
     live: AtomicU64,
@@ -159,6 +166,17 @@ pub(super) enum Work {
     Full,
     /// There was none.
     Nothing,
+}
+
+/// How much room the disk has for spare files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    /// For one more.
+    Ample,
+    /// For those that are there.
+    Tight,
+    /// The reserve is touched: their space is wanted.
+    Short,
 }
 
 struct State {
@@ -178,10 +196,30 @@ impl State {
     fn is_settled(&self) -> bool {
         self.doomed.is_empty() && !self.ready.is_empty()
     }
+
+    /// Gives all spare files up but one: with none, a disk that is full to the last byte could not
+    /// even take the entries that delete something.
+    fn give_up(&mut self) {
+        while self.ready.len() > 1 {
+            self.doomed.extend(self.ready.pop_back());
+        }
+        self.short.sort_by_key(|file| file.capacity);
+        let kept = match self.ready.is_empty() {
+            true => self.short.pop(),
+            false => None,
+        };
+        self.doomed.append(&mut self.short);
+        self.short.extend(kept);
+    }
 }
 
 impl Pool {
-    pub(super) fn new(disk: Arc<dyn Disk>, file_bytes: u64, next_id: u64) -> Self {
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        file_bytes: u64,
+        reserve_bytes: u64,
+        next_id: u64,
+    ) -> Self {
         let state = State {
             ready: VecDeque::new(),
             growing: None,
@@ -194,6 +232,7 @@ impl Pool {
         Self {
             disk,
             file_bytes,
+            reserve_bytes,
             state: Mutex::new(state),
             wake: Condvar::new(),
             live: AtomicU64::new(0),
@@ -333,34 +372,50 @@ impl Pool {
                         return Ok(());
                     }
                     if state.is_settled() {
-                        self.wake.wait(&mut state);
+                        self.wake.wait_for(&mut state, LOOK);
                     }
                 }
             }
         }
     }
 
+    fn space(&self) -> io::Result<Space> {
+        let free = self.disk.space()?.free;
+        Ok(match self.reserve_bytes {
+            0 => Space::Ample,
+            reserve if free < reserve => Space::Short,
+            reserve if free < reserve.saturating_add(self.file_bytes) => Space::Tight,
+            _ => Space::Ample,
+        })
+    }
+
     /// One piece of background work: removes a file, or makes one ready.
     pub(super) fn work(&self) -> io::Result<Work> {
+        let space = self.space()?;
         let mut state = self.state.lock();
-        if state.closing || state.is_settled() {
+        if state.closing {
+            return Ok(Work::Nothing);
+        }
+        if space == Space::Short {
+            state.give_up();
+        }
+        if state.is_settled() {
             return Ok(Work::Nothing);
         }
         // A file for the writer first, unless it is space that is wanted.
-        let doomed = match state.ready.is_empty() && !state.short_of_space {
+        let wanted = state.ready.is_empty() && space == Space::Ample;
+        let doomed = match wanted && !state.short_of_space {
             true => None,
             false => state.doomed.pop(),
         };
+        drop(state);
         match doomed {
             Some(file) => {
-                drop(state);
                 self.remove(&file)?;
                 Ok(Work::Done)
             }
-            None => {
-                drop(state);
-                self.prepare()
-            }
+            None if wanted => self.prepare(),
+            None => Ok(Work::Full),
         }
     }
 

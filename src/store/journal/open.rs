@@ -45,7 +45,8 @@ impl FileJournal {
         if let Some(cut) = &recovered.cut {
             tracing::warn!("journal: {cut}");
         }
-        let pool = Pool::new(disk, options.file_bytes / BLOCK * BLOCK, recovered.next_id);
+        let file_bytes = options.file_bytes / BLOCK * BLOCK;
+        let pool = Pool::new(disk, file_bytes, options.reserve_bytes, recovered.next_id);
         let mut spares = recovered.spares;
         let mut first = None;
         if recovered.chain.is_empty() {

@@ -28,6 +28,9 @@ pub struct JournalOptions {
     pub file_bytes: u64,
     /// Size of the very first file, which a first start zeroes while somebody waits.
     pub first_zero_bytes: u64,
+    /// Spare files are made only while the device has this much free besides, and are given up when
+    /// it has less. 0 for a journal that may take all there is.
+    pub reserve_bytes: u64,
     /// A group takes no more entries beyond this; a larger entry goes alone.
     pub max_group: usize,
     /// When an entry counts as durable.
@@ -43,6 +46,7 @@ impl JournalOptions {
             store_id,
             file_bytes: 64 * MIB,
             first_zero_bytes: 16 * MIB,
+            reserve_bytes: 0,
             max_group: 4 * MIB as usize,
             sync: SyncPolicy::Always,
             allow_truncate_corruption: false,

@@ -150,7 +150,7 @@ impl SteppedJournal {
             return false;
         }
         match self.pool.work() {
-            Ok(work) => !matches!(work, Work::Nothing),
+            Ok(work) => matches!(work, Work::Done),
             Err(error) => {
                 self.end(Some(format!("journal files: {error}")));
                 false

@@ -31,6 +31,8 @@ struct InboxState {
     entries: VecDeque<Entry>,
     last: Position,
     trimmed: Position,
+    /// The trimmed position as the writer knows it.
+    trim_taken: Position,
     sync_through: Position,
     synced: Position,
     closing: bool,
@@ -44,6 +46,7 @@ impl Inbox {
         let state = InboxState {
             last,
             trimmed,
+            trim_taken: trimmed,
             synced: last,
             ..InboxState::default()
         };
@@ -82,7 +85,11 @@ impl Inbox {
     pub(super) fn trim(&self, through: Position) -> Position {
         let mut state = self.state.lock();
         state.trimmed = state.trimmed.max(through.min(state.last));
-        state.trimmed
+        let trimmed = state.trimmed;
+        if trimmed > state.trim_taken {
+            self.wake.notify_all();
+        }
+        trimmed
     }
 
     /// Asks the writer to stop once everything is durable.
@@ -139,6 +146,7 @@ impl Inbox {
         } else {
             pending.append(&mut state.entries);
         }
+        state.trim_taken = state.trimmed;
         (state.trimmed, state.sync_through, state.closing)
     }
 
@@ -148,7 +156,8 @@ impl Inbox {
 
     fn wait(&self, timeout: Option<Duration>) {
         let mut state = self.state.lock();
-        if !state.entries.is_empty() || state.closing || state.sync_through > state.synced {
+        let asked = state.sync_through > state.synced || state.trimmed > state.trim_taken;
+        if !state.entries.is_empty() || state.closing || asked {
             return;
         }
         state.waiting = true;
@@ -244,6 +253,7 @@ impl Writer {
         let action = self.core.step(event);
         if synced {
             self.inbox.note_synced(self.core.synced_last());
+            self.files.release(self.core.synced_trim());
         }
         let what = match &action {
             Action::Open { .. } => "open the next file",
@@ -294,10 +304,7 @@ impl Writer {
                     .fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
                 Outcome::Next(Event::Synced { now, took })
             }
-            Action::Commit(group) => {
-                self.files.release(self.core.synced_trim());
-                Outcome::Committed(group)
-            }
+            Action::Commit(group) => Outcome::Committed(group),
             Action::Stop => Outcome::Stopped,
         })
     }

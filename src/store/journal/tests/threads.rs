@@ -140,6 +140,41 @@ fn a_full_disk_in_the_middle_of_a_spare_file_leaves_no_half_file() {
     assert_eq!(lens, [32 * 1024, 64 * 1024]);
 }
 
+/// An idle journal gives its files back when they are not needed, and what it keeps for reuse goes
+/// when the disk needs the space.
+#[test]
+fn below_the_reserve_all_spare_files_but_one_are_given_up() {
+    let memory = MemoryDisk::new();
+    memory.set_capacity(Some(2 << 20));
+    let options = JournalOptions {
+        reserve_bytes: 512 << 10,
+        ..options()
+    };
+    let journal = FileJournal::open(Arc::new(memory.clone()), options).unwrap();
+    let journal = journal.start(Arc::new(Recorder::default()), no_fatal());
+    for number in 1..=60 {
+        journal.append(entry(number, 10_000));
+    }
+    wait_until("the entries", || journal.durable() == Position(60));
+    let spare = || journal.stats().spare_files;
+    assert!(spare() <= 1, "no more than one is made ahead");
+    journal.trim(Position(60));
+    wait_until("the trimmed files", || journal.stats().files == 7);
+
+    let other = memory.create("other").unwrap();
+    other.set_len(1600 << 10).unwrap();
+    wait_until("space", || journal.stats().files == 2);
+    assert_eq!(spare(), 1);
+    for number in 61..=80 {
+        journal.append(entry(number, 10_000));
+    }
+    wait_until("the reserve to serve", || journal.durable() == Position(80));
+    assert_eq!(spare(), 0, "nothing is made ahead out of the reserve");
+    other.set_len(0).unwrap();
+    wait_until("a spare file", || spare() == 1);
+    journal.close();
+}
+
 #[test]
 fn what_queues_up_behind_a_sync_goes_in_one_group() {
     let disk = FaultDisk::new(Arc::new(MemoryDisk::new()), 1);

@@ -1,0 +1,242 @@
+//! A disk so small that it is full all the time: a tmpfs of limited size in a mount namespace. The
+//! gateway refuses writes while it is full, takes deletions, and comes back by itself. Skipped with
+//! a message where no such namespace can be made.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use bytes::Bytes;
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
+use kafka_protocol::messages::{CreatePartitionsRequest, DeleteRecordsRequest};
+use protocol_tests::batch::{Batch, headers};
+use protocol_tests::calls::*;
+use protocol_tests::server::free_port;
+use protocol_tests::wire::Wire;
+use protocol_tests::{Server, foreign, wait_for};
+
+const KAFKA_STORAGE_ERROR: i16 = 56;
+const MIB: usize = 1 << 20;
+const DISK: usize = 160 * MIB;
+const RESERVE: usize = 40 * MIB;
+
+/// A mounted disk that is there as long as its holder lives; the holder ends with this process, as
+/// its input does.
+struct SmallDisk {
+    holder: Child,
+    folder: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn mount() -> Option<SmallDisk> {
+        let folder = tempfile::tempdir().expect("temp dir");
+        let script = format!(
+            "mount -t tmpfs -o size={DISK} tmpfs '{}' && echo mounted && exec cat",
+            folder.path().display()
+        );
+        let mut holder = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let mut line = String::new();
+        let output = holder.stdout.take().expect("a pipe");
+        BufReader::new(output).read_line(&mut line).ok()?;
+        let disk = SmallDisk { holder, folder };
+        // From outside the namespace; not every sandbox lets one look in.
+        let seen = std::fs::create_dir(disk.path()).is_ok();
+        (line == "mounted\n" && seen).then_some(disk)
+    }
+
+    fn path(&self) -> PathBuf {
+        let inside = self.folder.path().strip_prefix("/").expect("from the root");
+        let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
+        root.join(inside).join("data")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// A server on a small disk; its log has the reason if there can be none.
+fn server() -> Option<(SmallDisk, Server)> {
+    if foreign().is_some() {
+        return None;
+    }
+    let Some(disk) = SmallDisk::mount() else {
+        println!("skipped: no tmpfs can be mounted in a user namespace here");
+        return None;
+    };
+    let server = Server::with_settings(&[
+        &format!("log.dirs={}", disk.path().display()),
+        &format!("admin.port={}", free_port()),
+        "journal.file.bytes=16777216",
+        "budget.tail.bytes=4194304",
+        &format!("disk.reserve.bytes={RESERVE}"),
+        "log.retention.check.interval.ms=1000",
+    ]);
+    Some((disk, server))
+}
+
+fn large() -> Bytes {
+    let value = "0123456789abcdef".repeat(50_000);
+    Batch::of(&[&value]).bytes()
+}
+
+/// Produces until writes are refused, and stay refused when the journal has given back what it can.
+/// How many batches were taken.
+fn fill(disk: &SmallDisk, server: &Server, wire: &mut Wire, topic: &str) -> i64 {
+    let large = large();
+    for taken in 0..1000 {
+        let is_full = || {
+            let closed = server.metric("writable") == 0.0;
+            let emptied = server.metric("journal_live_bytes") < 2.0 * MIB as f64
+                && files(&disk.path().join("journal")).len() <= 2;
+            let used = files(&disk.path()).iter().sum::<u64>() as usize;
+            match closed && emptied && DISK - used < RESERVE / 8 * 9 {
+                true => Some(true),
+                false => (!closed).then_some(false),
+            }
+        };
+        match produce_bytes(wire, 9, topic, 0, large.clone()).error_code {
+            0 => {}
+            KAFKA_STORAGE_ERROR if wait_for("full or writable", is_full) => return taken,
+            KAFKA_STORAGE_ERROR => {
+                let again = produce_bytes(wire, 9, topic, 0, large.clone()).error_code;
+                assert_eq!(again, 0, "there was room a moment ago");
+            }
+            other => panic!("error {other} after {taken} batches"),
+        }
+    }
+    panic!("the disk never fills up");
+}
+
+/// Lengths of all files below a folder.
+fn files(folder: &Path) -> Vec<u64> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.metadata() {
+            Ok(data) if data.is_dir() => found.extend(files(&entry.path())),
+            Ok(data) => found.push(data.len()),
+            // It was deleted meanwhile.
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+fn await_writable(server: &Server, wire: &mut Wire, topic: &str) {
+    wait_for("the disk to have room again", || {
+        (server.metric("writable") == 1.0).then_some(())
+    });
+    let answer = produce(wire, topic, 0, &Batch::of(&["after"]));
+    assert_eq!(answer.error_code, 0);
+}
+
+fn delete_all_records(wire: &mut Wire, topic: &str) {
+    let partition = DeleteRecordsPartition::default()
+        .with_partition_index(0)
+        .with_offset(-1);
+    let topic = DeleteRecordsTopic::default()
+        .with_name(topic_name(topic))
+        .with_partitions(vec![partition]);
+    let request = DeleteRecordsRequest::default()
+        .with_topics(vec![topic])
+        .with_timeout_ms(30_000);
+    let answer = wire.call(1, &request);
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+}
+
+fn grow(wire: &mut Wire, topic: &str, count: i32) -> i16 {
+    let topic = CreatePartitionsTopic::default()
+        .with_name(topic_name(topic))
+        .with_count(count)
+        .with_assignments(None);
+    let request = CreatePartitionsRequest::default()
+        .with_topics(vec![topic])
+        .with_timeout_ms(30_000);
+    wire.call(3, &request).results[0].error_code
+}
+
+/// What is refused and what is not while the disk is full.
+fn check_full(wire: &mut Wire, topic: &str, kept: i64) {
+    assert_eq!(create_topic(wire, "new", 1, &[]), KAFKA_STORAGE_ERROR);
+    assert_eq!(create_topic(wire, topic, 1, &[]), 36, "it exists");
+    assert_eq!(grow(wire, topic, 2), KAFKA_STORAGE_ERROR);
+    assert_eq!(list_offsets(wire, topic, 0, -1).offset, kept);
+    let found = fetch(wire, topic, 0, Wanted::from(kept - 1));
+    let records = found.records.unwrap_or_default();
+    assert_eq!((found.error_code, headers(&records).len()), (0, 1));
+}
+
+#[test]
+fn it_comes_back_after_deletions_also_after_a_kill() {
+    let Some((disk, mut server)) = server() else {
+        return;
+    };
+    let mut wire = Wire::connect(&server.address());
+    assert_eq!(create_topic(&mut wire, "a", 1, &[]), 0);
+    assert_eq!(create_topic(&mut wire, "b", 1, &[]), 0);
+    await_topic(&mut wire, "b", 1);
+
+    let taken = fill(&disk, &server, &mut wire, "a");
+    assert!(taken >= 80, "{taken} batches");
+    check_full(&mut wire, "a", taken);
+    delete_all_records(&mut wire, "a");
+    await_writable(&server, &mut wire, "a");
+
+    let taken = fill(&disk, &server, &mut wire, "b");
+    server.kill();
+    server.start_again();
+    let mut wire = Wire::connect(&server.address());
+    let again = produce_bytes(&mut wire, 9, "b", 0, large()).error_code;
+    assert_eq!(again, KAFKA_STORAGE_ERROR, "the disk is as full as it was");
+    check_full(&mut wire, "b", taken);
+    assert_eq!(delete_topic(&mut wire, "b"), 0);
+    await_writable(&server, &mut wire, "a");
+    assert_eq!(create_topic(&mut wire, "new", 1, &[]), 0);
+    assert_eq!(grow(&mut wire, "a", 2), 0);
+
+    // Writes and restarts go on with what the last deletion left.
+    assert!(server.terminate());
+    server.start_again();
+    let mut wire = Wire::connect(&server.address());
+    let answer = produce(&mut wire, "a", 1, &Batch::of(&["last"]));
+    assert_eq!((answer.error_code, answer.base_offset), (0, 0));
+}
+
+/// What a topic keeps is small, and the journal of what it did not keep is larger than the disk.
+#[test]
+fn more_than_the_disk_holds_goes_through_a_topic_that_keeps_little() {
+    let Some((_disk, server)) = server() else {
+        return;
+    };
+    let mut wire = Wire::connect(&server.address());
+    let keeps = [("retention.bytes", "2097152")];
+    assert_eq!(create_topic(&mut wire, "a", 1, &keeps), 0);
+    await_topic(&mut wire, "a", 1);
+    let (mut sent, mut refused) = (0, 0);
+    let large = large();
+    while sent * large.len() < 2 * DISK {
+        match produce_bytes(&mut wire, 9, "a", 0, large.clone()).error_code {
+            0 => sent += 1,
+            KAFKA_STORAGE_ERROR => {
+                refused += 1;
+                await_writable(&server, &mut wire, "a");
+                sent += 1;
+            }
+            other => panic!("error {other}"),
+        }
+    }
+    assert!(refused > 0, "the disk was never full");
+    assert_eq!(list_offsets(&mut wire, "a", 0, -1).offset, sent as i64);
+}
