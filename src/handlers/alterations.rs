@@ -39,6 +39,10 @@ pub struct Edit<'a> {
 /// All changes of one resource.
 #[derive(Clone, Debug)]
 pub struct Edits<'a> {
+    /// The type of the resource, see [`resource`].
+    pub kind: i8,
+    /// Its name.
+    pub name: &'a str,
     /// In the order of the request.
     pub edits: Vec<Edit<'a>>,
     /// Whether configs that are not named go back to what they inherit. Then every operation is
@@ -46,31 +50,47 @@ pub struct Edits<'a> {
     pub replace: bool,
 }
 
-/// Changes a resource's configs and gives the position that the answer waits for.
-pub fn alter(
+/// Changes each resource, where one resource's error does not touch the others. Gives what became
+/// of each, in their order, and the position that the answer waits for.
+pub fn alter_each(
     cx: &Connection,
-    resource_type: i8,
-    name: &str,
-    edits: &Edits<'_>,
+    resources: &[Edits<'_>],
     validate_only: bool,
-) -> Result<Position, Refusal> {
+) -> (Vec<Option<Refusal>>, Position) {
+    let twice = named_twice(resources.iter().map(|edits| (edits.kind, edits.name)));
+    let mut after = Position(0);
+    let outcomes = resources.iter().map(|edits| {
+        let altered = match twice.contains(&(edits.kind, edits.name)) {
+            true => Err(Refusal::invalid(
+                "the resource is named more than once in the request",
+            )),
+            false => alter(cx, edits, validate_only),
+        };
+        // A refusal may rest on a change that is not durable yet.
+        let shown = altered
+            .as_ref()
+            .map_or_else(|_| cx.broker.journal.appended(), |at| *at);
+        after = after.max(shown);
+        altered.err()
+    });
+    (outcomes.collect(), after)
+}
+
+fn alter(cx: &Connection, edits: &Edits<'_>, validate_only: bool) -> Result<Position, Refusal> {
+    if edits.replace && edits.kind == resource::BROKER_LOGGER {
+        return Err(Refusal::invalid("log levels can't be replaced as a whole"));
+    }
     let catalog = &cx.broker.catalog;
     let node = cx.broker.node_id;
-    let decide = |image: &Image| decide(image, node, resource_type, name, edits);
+    let decide = |image: &Image| decide(image, node, edits);
     if validate_only {
         return decide(&catalog.sequenced()).map(|_| Position(0));
     }
     catalog.propose(decide)
 }
 
-fn decide(
-    image: &Image,
-    node: i32,
-    resource_type: i8,
-    name: &str,
-    edits: &Edits<'_>,
-) -> Result<Change, Refusal> {
-    let target = target(image, node, resource_type, name)?;
+fn decide(image: &Image, node: i32, edits: &Edits<'_>) -> Result<Change, Refusal> {
+    let target = target(image, node, edits.kind, edits.name)?;
     let changes = changes(edits, target.scope())?;
     let altered = match (&target, edits.replace) {
         (Target::Topic(topic), false) => image.alter_topic_configs(topic, &changes),
@@ -194,7 +214,7 @@ pub fn check_broker(name: &str, node: i32) -> Result<(), Refusal> {
 }
 
 /// Keys of resources that are named more than once in a request: none of them is changed.
-pub fn named_twice<'a>(resources: impl Iterator<Item = (i8, &'a str)>) -> BTreeSet<(i8, &'a str)> {
+fn named_twice<'a>(resources: impl Iterator<Item = (i8, &'a str)>) -> BTreeSet<(i8, &'a str)> {
     let mut seen = BTreeSet::new();
     resources.filter(|key| !seen.insert(*key)).collect()
 }
@@ -245,10 +265,12 @@ mod tests {
             value,
         });
         let edits = Edits {
+            kind: key.0,
+            name: key.1,
             edits: edits.collect(),
             replace,
         };
-        match decide(image, 1, key.0, key.1, &edits) {
+        match decide(image, 1, &edits) {
             Ok(
                 Change::TopicConfigsSet { configs, .. }
                 | Change::BrokerConfigsSet { configs, .. }

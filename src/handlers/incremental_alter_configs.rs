@@ -13,10 +13,8 @@ use kafka_protocol::messages::incremental_alter_configs_request::AlterConfigsRes
 use kafka_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use kafka_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 
-use super::alterations::{Edit, Edits, alter, named_twice};
-use super::answers::Refusal;
+use super::alterations::{Edit, Edits, alter_each};
 use super::{Connection, Reply};
-use crate::types::Position;
 
 /// Changes each resource; one resource's error does not touch the others.
 pub async fn handle(
@@ -24,32 +22,20 @@ pub async fn handle(
     request: IncrementalAlterConfigsRequest,
     _version: i16,
 ) -> Reply<IncrementalAlterConfigsResponse> {
-    let kind = |resource: &AlterConfigsResource| resource.resource_type;
-    let keys = request.resources.iter().map(|r| (kind(r), r.resource_name.as_str()));
-    let twice = named_twice(keys);
-    let mut after = Position(0);
-    let mut responses = Vec::with_capacity(request.resources.len());
-    for resource in &request.resources {
-        let altered = if twice.contains(&(kind(resource), resource.resource_name.as_str())) {
-            Err(Refusal::invalid("the resource is named more than once in the request"))
-        } else {
-            let name = resource.resource_name.as_str();
-            alter(cx, kind(resource), name, &edits(resource), request.validate_only)
-        };
-        // A refusal may rest on a change that is not durable yet.
-        let shown = altered.as_ref().map_or_else(|_| cx.broker.journal.appended(), |at| *at);
-        after = after.max(shown);
+    let edits: Vec<Edits<'_>> = request.resources.iter().map(edits).collect();
+    let (outcomes, after) = alter_each(cx, &edits, request.validate_only);
+    let responses = request.resources.iter().zip(outcomes).map(|(resource, refusal)| {
         let response = AlterConfigsResourceResponse::default()
             .with_resource_type(resource.resource_type)
             .with_resource_name(resource.resource_name.clone());
-        responses.push(match altered {
-            Ok(_) => response.with_error_message(None),
-            Err(refusal) => response
+        match refusal {
+            None => response.with_error_message(None),
+            Some(refusal) => response
                 .with_error_code(refusal.code.code())
                 .with_error_message(refusal.text()),
-        });
-    }
-    Reply::after(IncrementalAlterConfigsResponse::default().with_responses(responses), after)
+        }
+    });
+    Reply::after(IncrementalAlterConfigsResponse::default().with_responses(responses.collect()), after)
 }
 
 fn edits(resource: &AlterConfigsResource) -> Edits<'_> {
@@ -58,5 +44,10 @@ fn edits(resource: &AlterConfigsResource) -> Edits<'_> {
         operation: config.config_operation,
         value: config.value.as_deref(),
     });
-    Edits { edits: edits.collect(), replace: false }
+    Edits {
+        kind: resource.resource_type,
+        name: &resource.resource_name,
+        edits: edits.collect(),
+        replace: false,
+    }
 }
