@@ -54,6 +54,10 @@ pub struct Metrics {
     pub produced_records: Counter,
     /// Bytes of batches taken in by Produce.
     pub produced_bytes: Counter,
+    /// Batches that an idempotent producer sent again: answered and not stored twice.
+    pub duplicate_batches: Counter,
+    /// Batches that Produce refused.
+    pub refused_batches: Counter,
     /// Bytes of batches given out by Fetch.
     pub fetched_bytes: Counter,
     /// Fetches waiting for data now.
@@ -122,6 +126,8 @@ impl Metrics {
             produced_batches: counter(r, "produced_batches", "Batches taken in by Produce"),
             produced_records: counter(r, "produced_records", "Records taken in by Produce"),
             produced_bytes: counter(r, "produced_bytes", "Bytes of batches taken in by Produce"),
+            duplicate_batches: counter(r, "duplicate_batches", "Batches sent again and not stored"),
+            refused_batches: counter(r, "refused_batches", "Batches that Produce refused"),
             fetched_bytes: counter(r, "fetched_bytes", "Bytes of batches given out by Fetch"),
             fetches_waiting: gauge(r, "fetches_waiting", "Fetches waiting for data now"),
             registry: Mutex::new(Registry::default()),

@@ -197,6 +197,7 @@ async fn append(
                     response.partition_responses.push(partition.with_index(index));
                 }
                 Err(refusal) => {
+                    cx.broker.metrics.refused_batches.inc();
                     all.failed = true;
                     response.partition_responses.push(refused(index, refusal));
                 }
@@ -219,11 +220,7 @@ fn append_one(
             "the disk is nearly full; writes are refused until there is room",
         ));
     }
-    let metrics = &cx.broker.metrics;
-    let traffic = Traffic::written(batch.payload.len(), batch.last_offset_delta as u64 + 1);
-    metrics.produced_batches.inc();
-    metrics.produced_records.inc_by(batch.last_offset_delta as u64 + 1);
-    metrics.produced_bytes.inc_by(batch.payload.len() as u64);
+    let (bytes, records) = (batch.payload.len(), batch.last_offset_delta as u64 + 1);
     let appended = cx.broker.partitions.append(partition, batch, room).map_err(|refused| {
         let refusal = Refusal::from(refused);
         if refused == Refused::Sealed { refusal } else { refusal.at(partition) }
@@ -232,10 +229,15 @@ fn append_one(
         .with_base_offset(appended.base_offset)
         .with_log_append_time_ms(appended.log_append_time_ms)
         .with_log_start_offset(appended.log_start);
-    let pause = match appended.duplicate {
-        true => Duration::ZERO,
-        false => cx.broker.partitions.count(partition, traffic),
-    };
+    let metrics = &cx.broker.metrics;
+    if appended.duplicate {
+        metrics.duplicate_batches.inc();
+        return Ok((response, appended.position, Duration::ZERO));
+    }
+    metrics.produced_batches.inc();
+    metrics.produced_records.inc_by(records);
+    metrics.produced_bytes.inc_by(bytes as u64);
+    let pause = cx.broker.partitions.count(partition, Traffic::written(bytes, records));
     Ok((response, appended.position, pause))
 }
 

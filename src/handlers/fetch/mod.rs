@@ -331,7 +331,19 @@ async fn read_one(
         Ok(partition) => partition,
         Err(code) => return unread(key.clone(), code),
     };
-    let bounds = partition.bounds();
+    let max_bytes = usize::try_from(spec.max_bytes).unwrap_or(0).min(left);
+    let read = cx.broker.partitions.read(&partition, spec.offset, max_bytes, first).await;
+    let bounds = match &read {
+        Ok(read) => read.bounds,
+        Err(ReadFailure::OutOfRange(bounds)) => *bounds,
+        Err(ReadFailure::Deleted) if key.topic.is_empty() => {
+            return unread(key.clone(), ErrorCode::UnknownTopicId);
+        }
+        Err(ReadFailure::Deleted) => {
+            return unread(key.clone(), ErrorCode::UnknownTopicOrPartition);
+        }
+        Err(ReadFailure::Storage(_)) => return failed(key.clone(), ErrorCode::KafkaStorageError),
+    };
     // Fetch takes any negative epoch for none.
     if let Err(code) = check_epoch(spec.current_leader_epoch.max(-1), bounds.leader_epoch) {
         return failed(key.clone(), code);
@@ -339,29 +351,21 @@ async fn read_one(
     if spec.max_bytes < 0 {
         return failed(key.clone(), ErrorCode::InvalidRequest);
     }
-    match history(spec, &bounds) {
-        History::Shared => {}
-        History::Unknown => return failed(key.clone(), ErrorCode::OffsetOutOfRange),
-        History::Diverges(epoch, end) => {
+    match (history(spec, &bounds), read) {
+        (History::Shared, Ok(read)) => {
             let mut response = borders(key, &bounds);
-            response.diverging_epoch = Some((epoch, end));
-            return Part { key: key.clone(), response, bytes: 0, ends_wait: EndsWait::Always };
-        }
-    }
-    let max_bytes = usize::try_from(spec.max_bytes).unwrap_or(0).min(left);
-    match cx.broker.partitions.read(&partition, spec.offset, max_bytes, first).await {
-        Ok(read) => {
-            let mut response = borders(key, &read.bounds);
             response.records = read.slices;
             response.aborted_transactions = read_committed.then(Vec::new);
             Part { key: key.clone(), response, bytes: read.bytes, ends_wait: EndsWait::No }
         }
-        Err(ReadFailure::OutOfRange(_)) => failed(key.clone(), ErrorCode::OffsetOutOfRange),
-        Err(ReadFailure::Deleted) if key.topic.is_empty() => {
-            unread(key.clone(), ErrorCode::UnknownTopicId)
+        (History::Diverges(epoch, end), _) => {
+            let mut response = borders(key, &bounds);
+            response.diverging_epoch = Some((epoch, end));
+            Part { key: key.clone(), response, bytes: 0, ends_wait: EndsWait::Always }
         }
-        Err(ReadFailure::Deleted) => unread(key.clone(), ErrorCode::UnknownTopicOrPartition),
-        Err(ReadFailure::Storage(_)) => failed(key.clone(), ErrorCode::KafkaStorageError),
+        (History::Unknown, _) | (History::Shared, Err(_)) => {
+            failed(key.clone(), ErrorCode::OffsetOutOfRange)
+        }
     }
 }
 
