@@ -19,6 +19,7 @@ use kafka_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse
 use super::answers::{Refusal, require_room, text};
 use super::{Connection, Reply};
 use crate::catalog::{Change, Image};
+use crate::config::Config;
 use crate::protocol::error::ErrorCode;
 use crate::types::Position;
 
@@ -57,7 +58,11 @@ fn grow(
 ) -> Result<Position, Refusal> {
     let broker = &cx.broker;
     let now = broker.clock.wall_ms();
-    let decide = |image: &Image| decide(image, topic, broker.node_id, now);
+    let decide = |image: &Image| -> Result<Change, Refusal> {
+        let change = decide(image, topic, broker.node_id, now)?;
+        check_count(topic.count, &broker.config)?;
+        Ok(change)
+    };
     if validate_only {
         decide(&broker.catalog.sequenced())?;
         return Ok(Position(0));
@@ -67,6 +72,16 @@ fn grow(
         require_room(broker)?;
         Ok(change)
     })
+}
+
+/// Holds a topic to `max.partitions.per.topic`.
+pub fn check_count(count: i32, config: &Config) -> Result<(), Refusal> {
+    let most = config.max_partitions_per_topic;
+    if count <= most {
+        return Ok(());
+    }
+    let text = format!("{count} partitions are more than max.partitions.per.topic={most}");
+    Err(Refusal::new(ErrorCode::InvalidPartitions, text))
 }
 
 fn decide(

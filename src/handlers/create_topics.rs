@@ -20,6 +20,7 @@ use kafka_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse, TopicN
 use uuid::Uuid;
 
 use super::answers::{Refusal, canonical, require_room, text};
+use super::create_partitions::check_count;
 use super::{Connection, Reply};
 use crate::catalog::configs::{Scope, table};
 use crate::catalog::{Change, Image, MAX_PARTITIONS_PER_REQUEST, NewTopic, from_request, names};
@@ -120,6 +121,7 @@ fn create(
     let mut shown = None;
     let decide = |image: &Image| -> Result<Change, Refusal> {
         let (change, shows) = decide(image, topic.name.as_str(), new, policy)?;
+        check_count(shows.partitions, &broker.config)?;
         if !validate_only {
             require_room(broker)?;
         }

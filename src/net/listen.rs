@@ -149,6 +149,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn socket_buffers_are_as_configured() {
+        let sizes = |bytes| {
+            let net = NetConfig {
+                receive_buffer: bytes,
+                send_buffer: bytes,
+                ..NetConfig::default()
+            };
+            let bound = bind(&Listener::plaintext("A", "127.0.0.1", 0), &net).unwrap();
+            let socket = socket2::SockRef::from(&bound.sockets[0]);
+            (
+                socket.recv_buffer_size().unwrap(),
+                socket.send_buffer_size().unwrap(),
+            )
+        };
+        // Linux doubles what it is asked for.
+        let (receive, send) = sizes(Some(20_000));
+        assert!((20_000..=40_000).contains(&receive) && (20_000..=40_000).contains(&send));
+        assert_ne!(sizes(None), (receive, send));
+    }
+
+    #[tokio::test]
     async fn a_taken_port_says_so() {
         let net = NetConfig::default();
         let first = bind(&Listener::plaintext("A", "127.0.0.1", 0), &net).unwrap();
