@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::budget::Budget;
 use crate::catalog::{Catalog, Environment};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, JournalSync};
+use crate::config::{Budgets, Config, JournalSync};
 use crate::coordinator::Groups;
 use crate::coordinator::group::command::Settings;
 use crate::coordinator::partition_log::{CatalogTopics, PartitionLog};
@@ -33,6 +33,17 @@ pub struct HandlerBudgets {
     pub decompression: Budget,
     /// Turns of batches that take long to look at.
     pub long_decompressions: Budget,
+}
+
+impl HandlerBudgets {
+    fn new(budgets: &Budgets) -> Self {
+        let long = budgets.long_decompressions;
+        Self {
+            responses: Budget::new("responses", budgets.responses),
+            decompression: Budget::new("decompression", budgets.decompression),
+            long_decompressions: Budget::of_items("long_decompressions", long),
+        }
+    }
 }
 
 /// One running gateway.
@@ -119,14 +130,7 @@ impl Broker {
         };
         let maintenance = Maintenance::start(opened, options, &fatal)
             .map_err(|e| format!("cannot start the store's background threads: {e}"))?;
-        let budgets = HandlerBudgets {
-            responses: Budget::new("responses", config.budgets.responses),
-            decompression: Budget::new("decompression", config.budgets.decompression),
-            long_decompressions: Budget::of_items(
-                "long_decompressions",
-                config.budgets.long_decompressions,
-            ),
-        };
+        let budgets = HandlerBudgets::new(&config.budgets);
         metrics.watch_budget(&budgets.responses);
         metrics.watch_budget(&budgets.decompression);
         metrics.watch_budget(&budgets.long_decompressions);
@@ -158,6 +162,33 @@ impl Broker {
         let journals = self.partitions.directories().iter();
         let journals = journals.filter_map(|directory| directory.journal());
         Durable::new(journals.map(|journal| journal.subscribe()).collect())
+    }
+
+    /// A gateway over parts whose background work somebody else does.
+    #[cfg(test)]
+    pub(crate) fn over(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        journal: Arc<dyn Journal>,
+        catalog: Arc<Catalog>,
+        partitions: Arc<Registry>,
+        groups: Arc<Groups>,
+    ) -> Arc<Self> {
+        let budgets = HandlerBudgets::new(&config.budgets);
+        Arc::new(Self {
+            fetch_sessions: Sessions::new(config.fetch_sessions),
+            cluster_id: "cluster".to_string(),
+            node_id: config.node_id,
+            maintenance: Mutex::new(None),
+            config: Arc::new(config),
+            clock,
+            metrics: Arc::new(Metrics::new()),
+            journal,
+            catalog,
+            partitions,
+            groups,
+            budgets,
+        })
     }
 
     /// Ends the background work and closes the journal, once no connection is left. The last

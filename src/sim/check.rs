@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::clock::SimClock;
 use super::disk::SimDisk;
 use super::model::{CommitKey, CommitState, Log, Remembered, State};
+use super::net;
 use super::ops::GROUPS;
 use super::store::{Options, Store};
 use super::world::World;
@@ -141,7 +142,7 @@ fn producers(store: &Store, key: PartitionKey, log: &Log) {
 /// All commits of all groups, as OffsetFetch shows them.
 pub(super) fn shown_commits(store: &Store) -> BTreeMap<CommitKey, CommitState> {
     let mut all = BTreeMap::new();
-    for group in GROUPS {
+    for group in GROUPS.into_iter().chain(net::GROUPS) {
         let held = store.groups.all_commits(group).expect("groups are loaded");
         for (topic, partitions) in held.value {
             for (partition, commit) in partitions {

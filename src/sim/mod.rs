@@ -3,7 +3,8 @@
 //!
 //! [`world`] holds the machine and lets processes end and start; [`store`] is one such process,
 //! from disk to coordinator, with a journal that moves a step at a time; [`ops`] has one file for
-//! each thing that clients, the machine or fate do; [`model`] says what must come of it and
+//! each thing that clients, the machine or fate do; [`net`] has clients behind connections;
+//! [`model`] says what must come of it and
 //! [`check`] compares; [`seen`] counts rare branches, so that a set of runs which never took one
 //! fails. [`named`] has a history for each fault that a careless store would have.
 //!
@@ -19,6 +20,7 @@ mod clock;
 mod disk;
 mod model;
 mod named;
+mod net;
 mod ops;
 mod random;
 mod seeds;

@@ -148,6 +148,7 @@ pub(super) enum Change {
     Created { name: String, topic: TopicState },
     Deleted { name: String },
     Grown { name: String, to: u32 },
+    Stamps { no: TopicNo, stamps: bool },
     Append { key: PartitionKey, sent: Sent },
     LogStart { key: PartitionKey, offset: Offset },
     Commit { key: CommitKey, commit: CommitState },
@@ -183,6 +184,12 @@ impl State {
                     self.add_logs(no, from..*to);
                 }
             }
+            Change::Stamps { no, stamps } => {
+                let topic = self.topics.values_mut().find(|topic| topic.no == *no);
+                if let Some(topic) = topic {
+                    topic.stamps = *stamps;
+                }
+            }
             Change::Append { key, sent } => {
                 if let Some(log) = self.logs.get_mut(key) {
                     log.append(position, sent);
@@ -204,6 +211,15 @@ impl State {
             }
             Change::ProducerIds { next } => self.next_producer_id = *next,
         }
+    }
+
+    /// The partition of a topic that was not deleted.
+    pub(super) fn partition(&self, topic: TopicId, index: u32) -> Option<PartitionKey> {
+        let found = self.topics.values().find(|t| t.id == topic)?;
+        (index < found.partitions).then_some(PartitionKey {
+            topic: found.no,
+            index,
+        })
     }
 
     fn add_logs(&mut self, topic: TopicNo, indexes: std::ops::Range<u32>) {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::check;
+use super::net;
 use super::ops;
 use super::random::Random;
 use super::seen::Seen;
@@ -13,7 +14,7 @@ use crate::store::journal::{Journal, SyncPolicy};
 
 /// Seeds without a word in the environment.
 const SEEDS: u64 = 240;
-const STEPS: u64 = 400;
+const STEPS: u64 = 500;
 
 fn options(seed: u64) -> Options {
     let mut random = Random::new(seed ^ 0x0b71);
@@ -57,6 +58,7 @@ fn settle(sim: &Sim) {
     let mut world = sim.world.borrow_mut();
     assert!(world.is_up(), "the store gave up without a fault");
     assert!(world.store().registry.is_writable(), "no client may write");
+    net::settle(&mut world);
     append_everywhere(&mut world);
     world.store().settle();
     world.follow();

@@ -81,10 +81,40 @@ pub(super) enum Branch {
     EndedWhileStuck,
     /// A sync of a file was stuck, and clients wrote meanwhile.
     WorkedBesideStuckSync,
+    /// An answer waited in its connection's queue for its position.
+    AnswerHeld,
+    /// A connection was lost with requests that the server had not looked at.
+    RequestLost,
+    /// A connection was lost with answers on it.
+    AnswerLost,
+    /// A producer sent a batch again.
+    SentAgain,
+    /// A producer's retry through the handlers was answered with the original's offset.
+    DuplicateOnNewConnection,
+    /// A producer gave a batch up, and its sequence with it.
+    ProducerStartedOver,
+    /// A client took no answers, and they held a share of the budget.
+    SlowReader,
+    /// A Fetch waited for records.
+    FetchWaited,
+    /// A member joined its group.
+    MemberJoined,
+    /// A member left its group.
+    MemberLeft,
+    /// A member committed an offset of what it owns.
+    MemberCommitted,
+    /// A commit of an older generation, or of a member that was taken for dead, was refused.
+    CommitFenced,
+    /// A member fell silent, and its group went on without it.
+    SilentMemberLost,
+    /// A static member came back without its id.
+    StaticMemberReplaced,
+    /// A member went on in its generation after the process had started again.
+    WentOnInGenerationAfterStart,
 }
 
 /// All of them, in order.
-const ALL: [Branch; 38] = [
+const ALL: [Branch; 53] = [
     Branch::TornTail,
     Branch::SegmentWithoutEntry,
     Branch::Duplicate,
@@ -123,6 +153,21 @@ const ALL: [Branch; 38] = [
     Branch::WentOnAfterStuckSync,
     Branch::EndedWhileStuck,
     Branch::WorkedBesideStuckSync,
+    Branch::AnswerHeld,
+    Branch::RequestLost,
+    Branch::AnswerLost,
+    Branch::SentAgain,
+    Branch::DuplicateOnNewConnection,
+    Branch::ProducerStartedOver,
+    Branch::SlowReader,
+    Branch::FetchWaited,
+    Branch::MemberJoined,
+    Branch::MemberLeft,
+    Branch::MemberCommitted,
+    Branch::CommitFenced,
+    Branch::SilentMemberLost,
+    Branch::StaticMemberReplaced,
+    Branch::WentOnInGenerationAfterStart,
 ];
 
 /// How often each branch was taken.

@@ -1,5 +1,6 @@
 //! One run of the store's process: everything between the disk and the handlers, without a thread.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -10,8 +11,9 @@ use uuid::Uuid;
 
 use super::clock::SimClock;
 use super::disk::SimDisk;
+use crate::broker::Broker;
 use crate::catalog::{Catalog, Environment, Topic};
-use crate::config::GroupConfig;
+use crate::config::{Config, GroupConfig};
 use crate::coordinator::partition_log::{CatalogTopics, PartitionLog};
 use crate::coordinator::{Groups, Settings};
 use crate::partition::directory::Directory;
@@ -58,6 +60,7 @@ pub(super) struct Store {
     pub(super) catalog: Arc<Catalog>,
     pub(super) journal: Arc<SteppedJournal>,
     pub(super) groups: Arc<Groups>,
+    pub(super) broker: Arc<Broker>,
     pub(super) worker: Option<Worker>,
     /// Why the process must end, once something said so.
     pub(super) fatal: Arc<Mutex<Option<String>>>,
@@ -143,11 +146,20 @@ impl Store {
         );
         let groups = groups(&registry, &catalog, clock);
         groups.load();
+        let broker = Broker::over(
+            config(),
+            Arc::clone(clock) as _,
+            Arc::clone(&journal) as _,
+            Arc::clone(&catalog),
+            Arc::clone(&registry),
+            Arc::clone(&groups),
+        );
         Ok(Self {
             registry,
             catalog,
             journal,
             groups,
+            broker,
             worker: Some(worker),
             fatal,
             last,
@@ -190,24 +202,52 @@ fn maintenance(options: &Options) -> MaintenanceOptions {
 }
 
 fn groups(registry: &Arc<Registry>, catalog: &Arc<Catalog>, clock: &Arc<SimClock>) -> Arc<Groups> {
-    let config = GroupConfig {
-        offsets_topic_partitions: 2,
-        // The clock jumps by days here, and commits go by wall time.
-        offsets_retention_ms: i64::MAX / 4,
-        ..GroupConfig::default()
-    };
+    let config = config().group;
     let log = PartitionLog::new(
         Arc::clone(registry),
         Arc::clone(catalog),
         Arc::clone(clock) as _,
         config.clone(),
     );
-    Groups::new(
+    Groups::with_ids(
         Settings::from(&config),
         Arc::new(log),
         Arc::new(CatalogTopics(Arc::clone(catalog))),
         Arc::clone(clock) as _,
+        next_id,
     )
+}
+
+fn config() -> Config {
+    let mut config = Config {
+        group: GroupConfig {
+            offsets_topic_partitions: 2,
+            // The clock jumps by days here, and commits go by wall time.
+            offsets_retention_ms: i64::MAX / 4,
+            initial_rebalance_delay_ms: 100,
+            min_session_timeout_ms: 1,
+            ..GroupConfig::default()
+        },
+        ..Config::defaults()
+    };
+    // A few answers of slow readers fill it.
+    config.budgets.responses = 48 << 10;
+    config
+}
+
+thread_local! {
+    static IDS: Cell<u128> = const { Cell::new(0) };
+}
+
+/// The ids of members follow from the seed as everything does.
+pub(super) fn count_ids_from(first: u128) {
+    IDS.set(first);
+}
+
+fn next_id() -> Uuid {
+    let next = IDS.get() + 1;
+    IDS.set(next);
+    Uuid::from_u128(next)
 }
 
 /// The outcome of a future that need not wait.

@@ -1,6 +1,6 @@
 //! The world around the store: clients, clock, disk, and the ends of processes.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use super::check;
 use super::clock::SimClock;
 use super::disk::{End, SimDisk};
 use super::model::{Change, Model, Sent};
+use super::net::Net;
 use super::ops;
 use super::ops::disk_stuck::Stuck;
 use super::random::Random;
@@ -18,7 +19,7 @@ use super::store::{Options, Store};
 use crate::partition::entries::{SegmentsEntry, decode_log_start};
 use crate::partition::maintenance::Worker;
 use crate::store::backend::memory::MemoryDisk;
-use crate::store::journal::stepped::Stepped;
+use crate::store::journal::stepped::{Noted, Stepped};
 use crate::store::journal::{EntryKind, Journal, SyncPolicy};
 use crate::types::{FileId, PartitionKey, Position};
 
@@ -112,14 +113,24 @@ pub(super) struct World {
     /// Background jobs run alone.
     pub(super) alone: bool,
     pub(super) stuck: Option<Stuck>,
+    pub(super) net: Net,
+    /// Processes that started so far.
+    pub(super) starts: u64,
+    /// The time up to which timers of handlers were served.
+    pub(super) timers_at: Cell<Duration>,
 }
 
 impl World {
     pub(super) fn new(seed: u64, options: Options) -> Self {
+        super::store::count_ids_from(0);
         let clock = Arc::new(SimClock::new());
         let disk = SimDisk::new(MemoryDisk::new(), Arc::clone(&clock), seed, meanwhile);
         let store = Store::open(&disk, &clock, &options, meanwhile).expect("an empty disk opens");
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .max_blocking_threads(1)
+            .build();
         Self {
             runtime: runtime.expect("a runtime"),
             random: Random::new(seed),
@@ -144,6 +155,9 @@ impl World {
             calm: false,
             alone: false,
             stuck: None,
+            net: Net::new(),
+            starts: 1,
+            timers_at: Cell::default(),
         }
     }
 
@@ -158,7 +172,24 @@ impl World {
 
     /// Brings the model up to what the store has sequenced and made durable, and lets answers go.
     pub(super) fn follow(&mut self) {
+        self.take_appended();
         let journal = Arc::clone(&self.store().journal);
+        let durable = journal.durable();
+        self.model.advance(durable, journal.synced());
+        self.answers.retain(|after| {
+            if *after <= durable {
+                self.shown = self.shown.max(*after);
+            }
+            *after > durable
+        });
+        // Readers see everything that the sink took in.
+        self.shown = self.shown.max(durable);
+    }
+
+    /// Takes in what the store appended by itself since the last look, and gives the batches.
+    pub(super) fn take_appended(&mut self) -> Vec<Noted> {
+        let journal = Arc::clone(&self.store().journal);
+        let mut batches = Vec::new();
         for noted in journal.take_noted() {
             match noted.kind {
                 EntryKind::LogStart => {
@@ -172,19 +203,11 @@ impl World {
                     let entry = SegmentsEntry::decode(&noted.payload).expect("an entry");
                     self.named_files.extend(entry.added.iter().map(|m| m.file));
                 }
-                EntryKind::Batch | EntryKind::Catalog => {}
+                EntryKind::Batch => batches.push(noted),
+                EntryKind::Catalog => {}
             }
         }
-        let durable = journal.durable();
-        self.model.advance(durable, journal.synced());
-        self.answers.retain(|after| {
-            if *after <= durable {
-                self.shown = self.shown.max(*after);
-            }
-            *after > durable
-        });
-        // Readers see everything that the sink took in.
-        self.shown = self.shown.max(durable);
+        batches
     }
 
     /// An answer that shows what lies at `truth` and leaves when `after` is durable.
@@ -270,6 +293,7 @@ impl World {
         let synced = self.store().journal.synced();
         let always = self.options.sync == SyncPolicy::Always;
         self.answers.clear();
+        self.net.hang_up();
         self.store = None;
         let left = self.disk.take_left().expect("the end left a disk");
         let stays_full = !self.calm && self.full_for.is_some() && self.random.one_in(2);
@@ -297,6 +321,8 @@ impl World {
         self.shown = last;
         // Ids whose reservation was lost were told to nobody.
         let next = self.model.durable.next_producer_id;
+        self.net.restart(next);
+        self.starts += 1;
         self.clients.ids.retain(|id| *id < next);
         self.clients.sent.retain(|(id, _), _| *id < next);
         if !self.model.durable.commits.is_empty() {

@@ -21,7 +21,8 @@ pub type Asked<T> = Result<Held<T>, ResponseError>;
 impl Groups {
     /// JoinGroup: waits for the other members.
     pub async fn join(&self, request: JoinRequest) -> Held<JoinReply> {
-        let fresh_id = fresh_id(request.instance_id.as_ref().unwrap_or(&request.client_id));
+        let named = request.instance_id.as_ref().unwrap_or(&request.client_id);
+        let fresh_id = fresh_id(named, (self.ids)());
         let (group, member) = (request.group.clone(), request.member_id.clone());
         let submitted = self.submit(&group, |token| Command::Join {
             token,
@@ -215,13 +216,13 @@ impl Groups {
 
 /// An id that no member had before. It tells people whose it is, and leaves a long name out
 /// rather than grow beyond what a string on the wire can hold.
-fn fresh_id(named: &str) -> Name {
+fn fresh_id(named: &str, id: uuid::Uuid) -> Name {
     let named = if named.len() > LONGEST_NAME {
         "member"
     } else {
         named
     };
-    format!("{named}-{}", uuid::Uuid::new_v4()).into()
+    format!("{named}-{id}").into()
 }
 
 fn answered(submitted: Submitted) -> Held<Option<Reply>> {

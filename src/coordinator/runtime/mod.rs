@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kafka_protocol::error::ResponseError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
+use uuid::Uuid;
 
 use super::group::Machine;
 use super::group::command::{Command, Decision, Name, Now, Reply, Settings, Tick, Token};
@@ -103,6 +104,8 @@ pub struct Groups {
     log: Arc<dyn CoordinatorLog>,
     topics: Arc<dyn Topics>,
     clock: Arc<dyn Clock>,
+    /// Makes the ids of members.
+    ids: fn() -> Uuid,
     parts: Vec<Mutex<Part>>,
     /// The tick at which the timer task wakes by itself.
     armed: AtomicU64,
@@ -131,6 +134,17 @@ impl Groups {
         topics: Arc<dyn Topics>,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
+        Self::with_ids(settings, log, topics, clock, Uuid::new_v4)
+    }
+
+    /// The same, with a source of its own for the ids of members. None may come twice.
+    pub fn with_ids(
+        settings: Settings,
+        log: Arc<dyn CoordinatorLog>,
+        topics: Arc<dyn Topics>,
+        clock: Arc<dyn Clock>,
+        ids: fn() -> Uuid,
+    ) -> Arc<Self> {
         let part = |index| {
             Mutex::new(Part {
                 index,
@@ -151,6 +165,7 @@ impl Groups {
             log,
             topics,
             clock,
+            ids,
             parts,
             armed: AtomicU64::new(Tick::MAX),
             wake: Notify::new(),

@@ -6,7 +6,6 @@ use crate::coordinator::group::command::{CommitPartition, CommitRequest, CommitT
 use crate::sim::model::{Change, CommitState};
 use crate::sim::ops::{GROUPS, any_topic};
 use crate::sim::world::World;
-use crate::store::journal::Journal;
 
 pub(super) fn run(world: &mut World) {
     let Some(name) = any_topic(world) else {
@@ -48,6 +47,7 @@ pub(in crate::sim) fn commit(
             partitions,
         }],
     };
+    world.follow();
     let writable = world.store().registry.is_writable();
     let held = world.store().groups.commit(request);
     if !world.is_up() {
@@ -55,7 +55,9 @@ pub(in crate::sim) fn commit(
     }
     match held.value[0][0] {
         None => {
-            let position = world.store().journal.appended();
+            // Timers of other groups may have run out behind it.
+            let appended = world.take_appended();
+            let position = appended.first().expect("a commit's record").position;
             assert!(held.after >= position, "the commit's own position");
             let key = (group.to_string(), name.to_string(), partition);
             let commit = CommitState {

@@ -1,5 +1,6 @@
-//! AlterConfigs: retention by size, on and off.
+//! AlterConfigs: retention by size and the time of the append, on and off.
 
+use crate::sim::model::Change;
 use crate::sim::ops::any_topic;
 use crate::sim::world::World;
 
@@ -7,13 +8,22 @@ pub(super) fn run(world: &mut World) {
     let Some(name) = any_topic(world) else {
         return;
     };
-    let no = world.model.durable.topics[&name].no;
+    let topic = world.model.durable.topics[&name].clone();
     let bytes = 1000 * world.random.below(8);
     let config = ("retention.bytes".to_string(), bytes.to_string());
     let configs = world.random.one_in(2).then_some(config);
-    let configs = configs.into_iter().collect();
+    let stamps = topic.stamps != world.random.one_in(4);
+    let stamp = (
+        "message.timestamp.type".to_string(),
+        "LogAppendTime".to_string(),
+    );
+    let configs = configs.into_iter().chain(stamps.then_some(stamp)).collect();
     let catalog = &world.store().catalog;
-    if let Ok(position) = catalog.propose(|image| image.set_topic_configs(no, configs)) {
+    if let Ok(position) = catalog.propose(|image| image.set_topic_configs(topic.no, configs)) {
+        let no = topic.no;
+        world
+            .model
+            .sequence(position, Change::Stamps { no, stamps });
         world.answer(position, position);
     }
 }

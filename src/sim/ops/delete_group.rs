@@ -5,12 +5,10 @@ use kafka_protocol::error::ResponseError;
 use crate::sim::model::Change;
 use crate::sim::ops::GROUPS;
 use crate::sim::world::World;
-use crate::store::journal::Journal;
 
 pub(super) fn run(world: &mut World) {
     let group = GROUPS[world.random.below(GROUPS.len() as u64) as usize];
     let writable = world.store().registry.is_writable();
-    let before = world.store().journal.appended();
     let held = world.store().groups.delete(group.into());
     if !world.is_up() {
         return;
@@ -21,8 +19,11 @@ pub(super) fn run(world: &mut World) {
     let has_commits = shown.keys().any(|(of, _, _)| of == group);
     match held.value {
         Ok(()) => {
-            let position = world.store().journal.appended();
-            if position > before {
+            // Timers of other groups may have run out behind it.
+            if let Some(noted) = world.take_appended().first()
+                && noted.position <= held.after
+            {
+                let position = noted.position;
                 assert!(held.after >= position, "the deletion's own position");
                 let group = group.to_string();
                 let change = Change::GroupDeleted { group };

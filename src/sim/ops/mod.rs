@@ -1,7 +1,7 @@
 //! What clients and the machine do, one operation per file.
 
-use super::check;
 use super::world::{Sim, World};
+use super::{check, net};
 use crate::types::PartitionKey;
 
 pub(super) mod append;
@@ -37,7 +37,7 @@ pub(super) const GROUPS: [&str; 3] = ["g0", "g1", "g2"];
 type Op = fn(&mut World);
 
 /// What clients do, and the journal: how often, name, operation.
-const FOREGROUND: [(u64, &str, Op); 17] = [
+const FOREGROUND: [(u64, &str, Op); 22] = [
     (300, "journal", World::journal_step),
     (180, "append", append::run),
     (50, "retry", retry::run),
@@ -55,6 +55,11 @@ const FOREGROUND: [(u64, &str, Op); 17] = [
     (4, "compact group log", compact::run),
     (30, "time passes", clock::pass),
     (2, "clock jump", clock::jump),
+    (220, "network", net::run),
+    (60, "producer", net::produce),
+    (120, "member", net::take_part),
+    (24, "reader", net::consume),
+    (12, "cut", net::cut),
 ];
 
 /// What goes wrong, and looks at what would.
