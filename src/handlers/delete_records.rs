@@ -13,7 +13,7 @@ use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 
 use super::answers::index;
 use super::{Connection, Reply};
-use crate::catalog::Topic;
+use crate::catalog::{Topic, names};
 use crate::protocol::error::ErrorCode;
 use crate::types::{Offset, PartitionKey, Position};
 
@@ -27,7 +27,8 @@ pub async fn handle(
     let mut after = Position(0);
     let mut topics = Vec::with_capacity(request.topics.len());
     for asked in request.topics {
-        let topic = check_topic(image.topic(asked.name.as_str()).map(AsRef::as_ref));
+        let name = asked.name.as_str();
+        let topic = check_topic(name, image.topic(name).map(AsRef::as_ref));
         // Of a partition named twice the last offset counts, as in Kafka.
         let last: BTreeMap<_, _> =
             asked.partitions.iter().map(|p| (p.partition_index, p)).collect();
@@ -46,11 +47,13 @@ pub async fn handle(
     Reply::after(DeleteRecordsResponse::default().with_topics(topics), after)
 }
 
-fn check_topic(topic: Option<&Topic>) -> Result<&Topic, ErrorCode> {
-    let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    if topic.internal {
+fn check_topic<'a>(name: &str, topic: Option<&'a Topic>) -> Result<&'a Topic, ErrorCode> {
+    // Kafka makes the topic of offsets when a client looks for its coordinator, we when it is
+    // first needed: until then it only looks as if it were there.
+    if names::is_internal(name) && (topic.is_some() || name == names::CONSUMER_OFFSETS) {
         return Err(ErrorCode::InvalidTopicException);
     }
+    let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
     // Nothing may be removed from a topic that is only compacted, or that keeps everything.
     if !topic.settings.cleanup_delete {
         return Err(ErrorCode::PolicyViolation);

@@ -18,6 +18,7 @@ use protocol_tests::batch::Batch;
 use protocol_tests::calls::*;
 use protocol_tests::wire::Wire;
 
+const UNKNOWN_SERVER_ERROR: i16 = -1;
 const OFFSET_OUT_OF_RANGE: i16 = 1;
 const CORRUPT_MESSAGE: i16 = 2;
 const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
@@ -114,6 +115,25 @@ fn a_transactional_batch_without_a_transactional_id_refuses_the_whole_request() 
         .map(|p| p.error_code);
     let codes: Vec<i16> = codes.collect();
     assert_eq!(codes, [TRANSACTIONAL_ID_AUTHORIZATION_FAILED; 2]);
+    assert_eq!(end_of(&mut wire, &topic), 0);
+}
+
+#[test]
+fn a_batch_that_is_written_anew_must_be_one_that_could_be_built() {
+    let mut wire = Wire::open();
+    let topic = new_topic(&mut wire, 1, &[("compression.type", "gzip")]);
+    let as_sent = new_topic(&mut wire, 1, &[("retention.ms", "-1")]);
+    let good = Batch::at(&[(1_000, "a")]);
+    let without_epoch = good.clone().from_producer(7, -1, 0).bytes();
+    let with_negative_time = edited(&good, 27, &[(-5i64).to_be_bytes(); 2].concat());
+    for bytes in [without_epoch, with_negative_time] {
+        let refused = produce_bytes(&mut wire, 9, &topic, 0, bytes.clone());
+        assert!([INVALID_RECORD, UNKNOWN_SERVER_ERROR].contains(&refused.error_code));
+        assert_eq!(
+            produce_bytes(&mut wire, 9, &as_sent, 0, bytes).error_code,
+            0
+        );
+    }
     assert_eq!(end_of(&mut wire, &topic), 0);
 }
 

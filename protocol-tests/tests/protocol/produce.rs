@@ -116,6 +116,27 @@ fn a_record_just_below_the_limit_is_taken_and_one_above_is_refused() {
 }
 
 #[test]
+fn the_limit_holds_for_what_is_stored_as_well() {
+    let configs = [
+        ("max.message.bytes", "100000"),
+        ("compression.type", "uncompressed"),
+    ];
+    let mut wire = Wire::open();
+    let topic = new_topic(&mut wire, 1, &configs);
+    let producer = client::producer(&bootstrap(), &[("compression.codec", "gzip")]);
+    let values = [90_000, 110_000].map(|size| vec![b'x'; size]);
+    let [fits, grows] =
+        values.map(|value| client::produce_values(&producer, &topic, 0, &[value]).remove(0));
+    assert_eq!(fits, Ok((0, 0)));
+    assert!(
+        grows
+            .expect_err("too large")
+            .contains("MessageSizeTooLarge")
+    );
+    assert_eq!(list_offsets(&mut wire, &topic, 0, -1).offset, 1);
+}
+
+#[test]
 fn a_message_of_several_megabytes_comes_back_whole() {
     let bootstrap = bootstrap();
     let topic = new_topic(&mut Wire::open(), 1, &[("max.message.bytes", "12000000")]);

@@ -126,6 +126,7 @@ impl BatchError {
     /// log start offset, which is -1 in the answers to all other faults.
     pub fn names_log_start(&self) -> bool {
         match self {
+            Self::Compression(CompressionError::TooLarge(_)) => false,
             Self::Header(_) | Self::Codec(_) | Self::Record { .. } | Self::Compression(_) => true,
             Self::Incomplete { .. }
             | Self::Length(_)

@@ -83,6 +83,16 @@ pub fn recompress(
     decompressed_limit: u64,
     most_bytes: u64,
 ) -> Result<Vec<u8>, BatchError> {
+    // As long as such a batch is stored as it came its oddity is nobody's business; whoever writes
+    // it anew answers for it, and Kafka does not.
+    if view.info.has_producer_id() && view.info.producer_epoch == -1 {
+        return Err(BatchError::Header(
+            "the batch has a producer id without an epoch",
+        ));
+    }
+    if view.info.base_timestamp < -1 {
+        return Err(BatchError::Header("the batch has a negative timestamp"));
+    }
     let most = most_bytes.saturating_sub(HEADER_BYTES as u64);
     let mut source = Decompressor::new(view.info.codec()?, view.payload(), decompressed_limit)?;
     let payload = transcode(codec, level, &mut source, most).map_err(|failure| match failure {
