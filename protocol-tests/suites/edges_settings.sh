@@ -27,7 +27,7 @@ for name; do
   boot=$(EXTRA=$(tr ' ' '\n' <<< "${SETTINGS[$name]}") "$HERE/kafka_oracle.sh" start "$dir/kafka")
   EDGES_RECORD=$dir/recorded.json "$HERE/edges.sh" "$boot"
   "$HERE/kafka_oracle.sh" stop "$dir/kafka"
-  SETTINGS=${SETTINGS[$name]} EDGES_ORACLE=$dir/recorded.json \
+  env -u PORT SETTINGS="${SETTINGS[$name]}" EDGES_ORACLE="$dir/recorded.json" \
     "$HERE/../../.ci/with-server" "$SERVER" "$dir" "$HERE/edges.sh" || failed=1
   rm -rf "$dir"
 done

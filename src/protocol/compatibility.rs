@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::api::{ApiRow, ROWS};
-use super::foreign_suites;
+use super::{edge_cases, foreign_suites};
 
 /// What Apache Kafka offers to clients and this server does not, by subject.
 const NOT_SERVED: &[(&str, &str)] = &[
@@ -44,6 +44,7 @@ pub fn markdown() -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "| {subject} | {apis} |");
     }
+    out.push_str(&edge_cases::markdown());
     out.push_str(&foreign_suites::markdown());
     out.push_str(CONFIGS);
     out.push_str(&crate::config::here::markdown());

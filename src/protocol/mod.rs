@@ -10,6 +10,7 @@
 //! | [`response`], [`fetch_response`] | frames to send; Fetch payloads are spliced, not copied |
 //! | [`error`] | Kafka's error codes |
 //! | [`compatibility`] | docs/compatibility.md, printed from the API table |
+//! | [`edge_cases`] | its part about the differential test |
 //! | [`foreign_suites`] | its part about librdkafka's and rust-rdkafka's tests |
 //!
 //! Order of use: [`header::parse`] → [`api::ApiRow::decodes`] → [`guard::check`] → the typed
@@ -19,6 +20,7 @@ pub mod api;
 pub mod batch;
 pub mod compatibility;
 pub mod compression;
+pub mod edge_cases;
 pub mod error;
 pub mod fetch_response;
 pub mod foreign_suites;
