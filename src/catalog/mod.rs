@@ -33,4 +33,5 @@ pub use error::CatalogError;
 pub use image::{Environment, Image, Misfit, TopicLookup};
 pub use live::{Catalog, Sequencer};
 pub use reshape::{Decision, Plan, ReshapeError};
+pub use snapshot::{decode_epoch, encode_epoch};
 pub use topic::{MAX_PARTITIONS, Replicas, Topic};

@@ -154,8 +154,12 @@ impl Registry {
             }
             Change::Reshaped(reshaped) => {
                 publish()?;
+                self.keep_forgotten(&before, &self.catalog.image(), reshaped.no);
                 self.follow_reshape(reshaped.no, replay.is_some());
-                return Ok(());
+                return match replay {
+                    Some(_) => self.archive_in_replay(),
+                    None => Ok(()),
+                };
             }
             Change::TopicCreated(created) => created.no,
             Change::PartitionsAdded { no, .. } => *no,
@@ -169,6 +173,7 @@ impl Registry {
             let there = before.topic_by_no(no).map_or(0, |topic| topic.partitions);
             self.create_partitions(topic, there);
         }
+        self.keep_forgotten(&before, &after, no);
         publish()
     }
 

@@ -270,6 +270,10 @@ impl Registry {
             return Err(io::Error::other("the journal has ended"));
         }
         directory.sync_journal()?;
+        // The image has forgotten them, and the journal will.
+        if directory.no == self.first().no {
+            self.archive_epochs(true)?;
+        }
         let sections = checkpointer.sections(&image, &partitions);
         let flushed = root.flushed;
         let published = store.publish(captured, root.encode(), &sections);

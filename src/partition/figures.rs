@@ -223,6 +223,7 @@ impl Registry {
     /// Shows the store's figures on `/metrics`.
     pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
         metrics.watch_budget(&self.reads);
+        self.watch_reshapes(metrics);
         let producers = &self.producers.account;
         metrics.watch_account("producers", Unit::Bytes, Full::Evicted, producers);
         for (name, help, kind, figure) in OF_REGISTRY {

@@ -215,7 +215,14 @@ impl Worker {
         }
         self.registry.drop_dead_files(&self.directory)?;
         self.registry.delete_left_files(&self.directory)?;
+        let keeps_catalog = self.directory.no == self.registry.first().no;
+        if keeps_catalog {
+            self.registry.delete_left_lineage()?;
+        }
         flushed?;
+        if keeps_catalog {
+            self.registry.archive_epochs(false)?;
+        }
         let live = self.directory.journal().map_or(0, |j| j.live_bytes());
         let grown = live.saturating_sub(self.journal_at_checkpoint);
         if stopping || grown >= self.options.checkpoint_bytes {

@@ -4,6 +4,7 @@
 //! durable lives behind the shards' locks and is seen by later appends only.
 
 mod apply;
+mod archive;
 pub mod checkpoint;
 pub mod directory;
 pub mod entries;

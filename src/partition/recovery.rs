@@ -15,6 +15,7 @@ use crate::partition::shard::SegmentFile;
 use crate::store::backend::Disk;
 use crate::store::checkpoint::{CheckpointError, CheckpointStore, Loaded};
 use crate::store::journal::{self, FileJournal, JournalError, JournalOptions};
+use crate::store::lineage::LineageStore;
 use crate::store::segment::{ReadError, SegmentMeta, SegmentStore};
 use crate::types::{DirectoryNo, PartitionKey, Position};
 
@@ -140,6 +141,7 @@ pub(crate) fn recover(
         vec![Arc::clone(&directory)],
         opening.clock,
         opening.fatal,
+        LineageStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?,
     ));
     registry.restore(&directory, &start.root, &start.sections)?;
 

@@ -10,18 +10,21 @@ use crate::budget::{Account, Budget};
 use crate::catalog::settings::ShardLimits;
 use crate::catalog::{Catalog, Topic};
 use crate::clock::Clock;
+use crate::partition::archive::Archive;
 use crate::partition::directory::{Directory, Room};
 use crate::partition::entries::encode_log_start;
 use crate::partition::load::Traffic;
 use crate::partition::log::Partition;
 use crate::partition::producer_budget::ProducerBudget;
 use crate::partition::recovery::Fatal;
+use crate::partition::reshape::Reshapes;
 use crate::partition::routes::TopicShards;
 use crate::partition::shard::{
     Appended, Now, PartitionSequence, Prepared, Refused, Shard, Standing,
 };
 use crate::shard::ShardSpan;
 use crate::store::journal::{Entry, EntryKind};
+use crate::store::lineage::LineageStore;
 use crate::types::{DirectoryNo, Offset, PartitionKey, Position, ShardId, TopicNo};
 
 /// Bounds and intervals of the registry.
@@ -52,6 +55,8 @@ pub struct Registry {
     pub(super) partitions: DashMap<PartitionKey, Arc<Partition>>,
     pub(super) topics: DashMap<TopicNo, Arc<TopicShards>>,
     pub(super) fatal: Fatal,
+    pub(super) archive: Archive,
+    pub(super) reshapes: Reshapes,
     pub(super) reads: Budget,
     pub(super) producers: ProducerBudget,
     /// Reads that met damage.
@@ -67,6 +72,7 @@ impl Registry {
         directories: Vec<Arc<Directory>>,
         clock: Arc<dyn Clock>,
         fatal: Fatal,
+        lineage: LineageStore,
     ) -> Self {
         Self {
             started: (clock.wall_ms(), clock.monotonic()),
@@ -79,6 +85,8 @@ impl Registry {
             catalog,
             clock,
             fatal,
+            archive: Archive::new(lineage),
+            reshapes: Reshapes::default(),
             directories,
             partitions: DashMap::new(),
             topics: DashMap::new(),

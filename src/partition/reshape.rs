@@ -5,10 +5,54 @@
 //! Nobody waits for anything but these locks, and no byte is moved: a shard is a lock and a list of
 //! files, and what a partition knows of its offsets and producers stays with the partition.
 
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Unit;
+
 use crate::catalog::{Decision, Plan, ReshapeError};
+use crate::metrics::{Metrics, SampleKind};
 use crate::partition::registry::Registry;
 use crate::partition::shard::Standing;
 use crate::types::{PartitionKey, Position, ShardId, TopicNo};
+
+/// Counts of reshapes since the start.
+pub(super) struct Reshapes {
+    splits: AtomicU64,
+    merges: AtomicU64,
+    moves: AtomicU64,
+    /// Seconds for which one held the catalog's lock and those of its shards.
+    lock_seconds: Histogram,
+}
+
+impl Default for Reshapes {
+    fn default() -> Self {
+        // The goal is 5 ms.
+        const BUCKETS: [f64; 8] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1];
+        Self {
+            splits: AtomicU64::new(0),
+            merges: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
+            lock_seconds: Histogram::new(BUCKETS),
+        }
+    }
+}
+
+impl Reshapes {
+    fn note(&self, plan: &Plan, locked: Duration) {
+        let kind = match plan.opened.len().cmp(&plan.sealed.len()) {
+            Ordering::Greater => &self.splits,
+            Ordering::Less => &self.merges,
+            Ordering::Equal => &self.moves,
+        };
+        kind.fetch_add(1, Relaxed);
+        self.lock_seconds.observe(locked.as_secs_f64());
+    }
+}
 
 /// A reshape that is sequenced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +76,13 @@ impl Registry {
         sealed: &[ShardId],
         opened: &[u32],
     ) -> Result<Reshaped, ReshapeError> {
-        if !self.is_writable() {
+        if !self.is_writable() || self.archive.is_behind() {
             return Err(ReshapeError::NoSpace);
         }
         let shards = self.topic_shards(topic).ok_or(ReshapeError::UnknownTopic)?;
         let at_ms = self.clock.wall_ms();
         let mut catalog = self.catalog.lock();
+        let locked = Instant::now();
         let plan = match catalog.image().reshape_topic(topic, sealed, opened)? {
             Decision::Plan(plan) => plan,
             Decision::Done { epoch, opened } => {
@@ -79,6 +124,7 @@ impl Registry {
         }
         drop(locks);
         drop(catalog);
+        self.reshapes.note(&plan, locked.elapsed());
         let Plan { epoch, opened, .. } = plan;
         Ok(Reshaped {
             epoch,
@@ -99,5 +145,38 @@ impl Registry {
             let _catalog = self.catalog.lock();
             shards.reroute(&topic.layout, self.first());
         }
+    }
+    /// Shows on `/metrics` what was reshaped.
+    pub(super) fn watch_reshapes(self: &Arc<Self>, metrics: &Metrics) {
+        type Count = fn(&Reshapes) -> &AtomicU64;
+        let kinds: [(&str, Count); 3] = [
+            ("split", |r| &r.splits),
+            ("merge", |r| &r.merges),
+            ("move", |r| &r.moves),
+        ];
+        for (kind, count) in kinds {
+            let registry = Arc::clone(self);
+            let help = "Reshapes of shards, by kind";
+            let label = Some(("kind", kind));
+            metrics.sample("reshapes", help, SampleKind::Counter, label, move || {
+                count(&registry.reshapes).load(Relaxed) as f64
+            });
+        }
+        let registry = Arc::clone(self);
+        let help = "Open shards of all topics";
+        metrics.sample("open_shards", help, SampleKind::Gauge, None, move || {
+            let image = registry.catalog.image();
+            let shards = image.topics().map(|topic| topic.layout.shards().len());
+            shards.sum::<usize>() as f64
+        });
+        let seconds = self.reshapes.lock_seconds.clone();
+        metrics.register(|r| {
+            r.register_with_unit(
+                "reshape_lock",
+                "Time for which a reshape held the catalog's lock and those of its shards",
+                Unit::Seconds,
+                seconds,
+            );
+        });
     }
 }

@@ -29,6 +29,9 @@ const CHECKPOINT_ADVICE: &str = "nothing is lost: a start uses the other checkpo
      cannot); check the device, then start the server: the next checkpoints replace the damaged one";
 const SEGMENT_ADVICE: &str = "these offsets answer KAFKA_STORAGE_ERROR, all others are served; put the file back from a \
      copy, or delete the records up to there (kafka-delete-records) to go on without them";
+/// Nothing but the history is lost with a lineage file.
+pub(super) const LINEAGE_ADVICE: &str = "records are not affected: only the topic's older layout history is \
+                              incomplete; put the file back from a copy if you need it";
 pub(super) const REPORT_ADVICE: &str = "keep a copy of the directory and report it";
 
 /// One thing that is wrong.
@@ -367,6 +370,10 @@ impl Check<'_> {
         if let Some(wrong) = layout_flaw(topic) {
             let what = format!("topic {}: {wrong}", topic.name);
             self.report.damage(None, what, REPORT_ADVICE);
+        }
+        for flaw in self.store.registry.lineage_flaws(topic.no) {
+            let what = format!("topic {}: {flaw}", topic.name);
+            self.report.damage(None, what, LINEAGE_ADVICE);
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::catalog::Topic;
 use crate::partition::directory::Directory;
 use crate::partition::registry::Registry;
-use crate::partition::verify::{self, Finding, REPORT_ADVICE, RESTORE, Report};
+use crate::partition::verify::{self, Finding, LINEAGE_ADVICE, REPORT_ADVICE, RESTORE, Report};
 use crate::store::segment::file_path;
 use crate::types::PartitionKey;
 
@@ -25,6 +25,10 @@ pub fn verify_live(registry: &Registry, deep: bool) -> Report {
                 format!("topic {}: {wrong}", topic.name),
                 REPORT_ADVICE,
             );
+        }
+        for flaw in registry.lineage_flaws(topic.no) {
+            let what = format!("topic {}: {flaw}", topic.name);
+            report.damage(None, what, LINEAGE_ADVICE);
         }
         for index in 0..topic.partitions {
             report.partitions += 1;

@@ -9,4 +9,5 @@ pub mod backend;
 pub mod checkpoint;
 pub mod format;
 pub mod journal;
+pub mod lineage;
 pub mod segment;
