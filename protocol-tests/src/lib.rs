@@ -1,7 +1,7 @@
 //! What the protocol tests are written with: a server process that can be killed and started again
 //! ([`server`]), a raw connection for requests that client libraries will not send ([`wire`]),
-//! record batches as bytes ([`batch`]), the commonest requests ([`calls`], [`groups`]), and short forms of
-//! rdkafka's clients ([`client`]).
+//! record batches as bytes ([`batch`]), the commonest requests ([`calls`], [`groups`]), a reader of
+//! `__consumer_offsets` ([`offsets_topic`]), and short forms of rdkafka's clients ([`client`]).
 //!
 //! Tests talk to [`bootstrap`]: one server process shared by the whole run, or, when the
 //! environment names one in `PROTOCOL_TESTS_BOOTSTRAP`, a broker that is already there, such as
@@ -14,6 +14,7 @@ pub mod client;
 pub mod golden;
 pub mod groups;
 pub mod history;
+pub mod offsets_topic;
 pub mod reshaper;
 pub mod server;
 pub mod trace;

@@ -13,6 +13,7 @@ mod kills;
 mod limits;
 mod listeners;
 mod offsets;
+mod offsets_topic;
 mod open_files;
 mod produce;
 mod refusals;
