@@ -317,7 +317,7 @@ fn growth_reshape_and_deletion_may_all_be_pending() {
     store.sync();
     if let Some(partition) = partition {
         assert!(partition.is_deleted());
-        assert_eq!(partition.sequenced(|shard, _| shard.is_none()), true);
+        assert!(partition.sequenced(|shard, _| shard.is_none()));
     }
     assert!(store.opened.registry.get(key).is_none());
 }
