@@ -41,7 +41,7 @@ pub struct Repeats {
 
 impl Repeats {
     /// Nothing seen yet.
-    pub const fn new() -> Self {
+    const fn new() -> Self {
         Self {
             kinds: Mutex::new(BTreeMap::new()),
         }
@@ -55,7 +55,7 @@ impl Repeats {
         written
     }
 
-    /// Tells how many lines were left out in the periods that are over. Called once a period.
+    /// Tells how many lines were left out in the periods that are over. Called once a second.
     pub fn tell(&self) {
         self.take_over(Instant::now(), PERIOD)
             .into_iter()

@@ -119,14 +119,14 @@ pub enum CloseReason {
     #[error(transparent)]
     Header(#[from] HeaderError),
     /// The body is not what its API and version say.
-    #[error("{api} version {version} from client {client:?} is malformed: {reason}")]
+    #[error("{api} version {version} from client {client} is malformed: {reason}")]
     Malformed {
         /// Kafka's name of the API.
         api: &'static str,
         /// The version.
         version: i16,
-        /// `client.id`, if sent.
-        client: Option<String>,
+        /// `client.id` as it is shown.
+        client: String,
         /// What is wrong.
         reason: String,
     },
@@ -323,7 +323,7 @@ fn malformed(header: &Header, reason: String) -> CloseReason {
     CloseReason::Malformed {
         api: header.row.name,
         version: header.version,
-        client: header.client_id.as_ref().map(|id| id.to_string()),
+        client: header::quoted(header.client_id.as_deref()),
         reason,
     }
 }

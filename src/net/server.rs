@@ -19,7 +19,7 @@ use super::session::{Peer, Sessions};
 use crate::budget::Budget;
 use crate::config::{Config, Listener, NetConfig};
 use crate::metrics::{Metrics, ReasonLabel};
-use crate::repeats::{self, LINES};
+use crate::repeats::LINES;
 use crate::store::journal::Durable;
 
 /// How far the gateway is in its life.
@@ -248,13 +248,13 @@ struct Full {
     most: usize,
 }
 
-/// Tells of the log lines that were left out, once a period.
+/// Tells of the log lines that were left out, once their period is over.
 async fn tell_repeats(mut phase: watch::Receiver<Phase>) {
-    let mut period = tokio::time::interval(repeats::PERIOD);
+    let mut second = tokio::time::interval(Duration::from_secs(1));
     loop {
         tokio::select! {
             _ = phase.wait_for(|phase| *phase == Phase::Stop) => return,
-            _ = period.tick() => LINES.tell(),
+            _ = second.tick() => LINES.tell(),
         }
     }
 }

@@ -32,20 +32,20 @@ pub enum HeaderError {
     #[error("a frame of {0} bytes ends within its header")]
     TooShort(usize),
     /// No such API here.
-    #[error("{name} (API key {key}, asked for by client {client:?}) is not served here{hint}")]
+    #[error("{name} (API key {key}, asked for by client {client}) is not served here{hint}")]
     UnknownApi {
         /// Kafka's name for it, if it has one.
         name: String,
         /// The API's number.
         key: i16,
         /// The client's name for itself, as far as it had come.
-        client: Option<String>,
+        client: String,
         /// What to do about it.
         hint: &'static str,
     },
     /// The API is served, this version of it is not.
     #[error(
-        "{name} version {version} (asked for by client {client:?}) is not served here, versions \
+        "{name} version {version} (asked for by client {client}) is not served here, versions \
          {min} to {max} are: let the client ask for them with ApiVersions"
     )]
     UnsupportedVersion {
@@ -58,7 +58,7 @@ pub enum HeaderError {
         /// The last one served.
         max: i16,
         /// The client's name for itself.
-        client: Option<String>,
+        client: String,
     },
     /// Lengths in the header make no sense.
     #[error("the header's {0} is malformed")]
@@ -91,13 +91,24 @@ impl HeaderError {
 
 /// The client's name in the first bytes of a frame, whose header has one at the same place in all
 /// versions.
-fn client_of(begun: &[u8]) -> Option<String> {
-    let mut reader = Reader::new(begun.get(8..)?);
-    let length = usize::try_from(reader.i16().ok()?).ok()?;
-    Some(shortened(&String::from_utf8_lossy(reader.take(length).ok()?)).to_owned())
+fn client_of(begun: &[u8]) -> String {
+    let name = || {
+        let mut reader = Reader::new(begun.get(8..)?);
+        let length = usize::try_from(reader.i16().ok()?).ok()?;
+        Some(String::from_utf8_lossy(reader.take(length).ok()?))
+    };
+    quoted(name().as_deref())
 }
 
-/// A name as a log line shows it.
+/// A client's name for itself as a log line shows it.
+pub fn quoted(name: Option<&str>) -> String {
+    name.map_or_else(
+        || "without a name".to_owned(),
+        |name| format!("{:?}", shortened(name)),
+    )
+}
+
+/// At most 100 characters of a name.
 pub fn shortened(name: &str) -> &str {
     name.char_indices()
         .nth(100)
@@ -205,16 +216,16 @@ mod tests {
         let unknown = text(&[0x7f, 0xff, 0, 0, 0, 0, 0, 1, 0xff, 0xff]);
         assert_eq!(
             unknown,
-            "no API of Kafka's (API key 32767, asked for by client None) is not served here"
+            "no API of Kafka's (API key 32767, asked for by client without a name) is not served here"
         );
         let sasl = text(&[0, 17, 0, 1, 0, 0, 0, 1, 0, 2, b'a', b'\n']);
-        assert!(sasl.starts_with("SaslHandshake (API key 17, asked for by client Some(\"a\\n\"))"));
+        assert!(sasl.starts_with("SaslHandshake (API key 17, asked for by client \"a\\n\")"));
         assert!(
             sasl.ends_with("set security.protocol=PLAINTEXT in the client"),
             "{sasl}"
         );
         let version = text(&[0, 3, 0, 99, 0, 0, 0, 1, 0, 1, b'c']);
-        assert!(version.starts_with("Metadata version 99 (asked for by client Some(\"c\"))"));
+        assert!(version.starts_with("Metadata version 99 (asked for by client \"c\")"));
         assert!(version.contains("versions 0 to 13 are"), "{version}");
         let newer = parse(&frame(&[0, 18, 0, 99, 0, 0, 0, 1, 0xff, 0xff, 0])).unwrap();
         assert_eq!((newer.version, newer.row.decodes(99)), (99, false));

@@ -278,7 +278,10 @@ fn tell_story(wire: &mut Wire) -> String {
 /// This server's own keys, which brokers list behind Kafka's as read-only texts.
 fn is_ours(line: &str, kafkas: &str) -> bool {
     let mut columns = line.split('\t');
-    let (whose, name) = ((columns.next(), columns.next()), columns.next().unwrap_or_default());
+    let (whose, name) = (
+        (columns.next(), columns.next()),
+        columns.next().unwrap_or_default(),
+    );
     let (kind, flags) = (columns.next(), columns.nth(2).unwrap_or_default());
     whose == (Some("4"), Some("1"))
         && (kind, flags) == (Some("2"), "rd")
@@ -325,7 +328,9 @@ fn every_config_is_described_as_kafka_does() {
     let server = Server::with_settings(STATIC);
     let ours = tell_story(&mut Wire::connect(&server.address()));
     let kafkas = std::fs::read_to_string(recording()).expect("the recording");
-    let ours = ours.lines().filter(|line| !is_ours(line, &kafkas) && !is_odd(line));
+    let ours = ours
+        .lines()
+        .filter(|line| !is_ours(line, &kafkas) && !is_odd(line));
     let ours: Vec<String> = ours.map(str::to_owned).collect();
     let kafkas = kafkas.lines().filter(|line| !is_odd(line));
     let kafkas: Vec<String> = kafkas.map(with_our_defaults).collect();
@@ -349,14 +354,23 @@ fn every_version_says_the_same_of_a_config() {
     let topic = new_topic(&mut wire, 1, &[("retention.ms", "5000")]);
     let nodes = MetadataRequest::default().with_topics(Some(vec![]));
     let node = wire.call(9, &nodes).brokers[0].node_id.0.to_string();
-    for (kind, name) in [(TOPIC, topic.as_str()), (BROKER, &node), (BROKER, ""), (GROUP, "g")] {
+    for (kind, name) in [
+        (TOPIC, topic.as_str()),
+        (BROKER, &node),
+        (BROKER, ""),
+        (GROUP, "g"),
+    ] {
         let newest = describe(&mut wire, 4, kind, name);
         for version in 1..=3 {
             let mut expected = newest.clone();
             for entry in expected.iter_mut().filter(|_| version < 3) {
                 (entry.config_type, entry.documentation) = (0, Some(text("")));
             }
-            assert_eq!(describe(&mut wire, version, kind, name), expected, "v{version} of {name}");
+            assert_eq!(
+                describe(&mut wire, version, kind, name),
+                expected,
+                "v{version} of {name}"
+            );
         }
     }
     let plain = DescribeConfigsResource::default()
@@ -366,6 +380,12 @@ fn every_version_says_the_same_of_a_config() {
     let request = DescribeConfigsRequest::default().with_resources(vec![plain]);
     let found = wire.call(4, &request).results.remove(0).configs;
     assert_eq!(found.len(), 1, "what does not exist is left out");
-    assert_eq!((&*found[0].name, found[0].value.as_deref()), ("retention.ms", Some("5000")));
-    assert!(found[0].synonyms.is_empty() && found[0].documentation.is_none(), "not asked for");
+    assert_eq!(
+        (&*found[0].name, found[0].value.as_deref()),
+        ("retention.ms", Some("5000"))
+    );
+    assert!(
+        found[0].synonyms.is_empty() && found[0].documentation.is_none(),
+        "not asked for"
+    );
 }
