@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -45,6 +46,8 @@ pub struct Catalog {
     durable: ArcSwap<Image>,
     versions: watch::Sender<u64>,
     producer_ids: Mutex<ProducerIds>,
+    /// The next producer id that this process gives out, 0 until it gave out one.
+    next_producer_id: AtomicI64,
     log: OnceLock<Log>,
 }
 
@@ -79,6 +82,7 @@ impl Catalog {
             versions: watch::Sender::new(image.version()),
             durable: ArcSwap::new(image),
             producer_ids: Mutex::default(),
+            next_producer_id: AtomicI64::new(0),
             log: OnceLock::new(),
         }
     }
@@ -215,7 +219,16 @@ impl Catalog {
         }
         let id = ids.next;
         ids.next += 1;
+        self.next_producer_id.store(ids.next, Ordering::Release);
         (id, ids.position)
+    }
+
+    /// Every producer id from here on is still to be given out. Takes no lock.
+    pub fn next_producer_id(&self) -> i64 {
+        match self.next_producer_id.load(Ordering::Acquire) {
+            0 => self.durable.load().next_producer_id(),
+            next => next,
+        }
     }
 }
 

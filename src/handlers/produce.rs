@@ -22,6 +22,7 @@ use crate::handlers::unpack::{self, Packed};
 use crate::handlers::{Answer, CloseReason, Connection, throttle_time};
 use crate::partition::directory::Room;
 use crate::partition::load::Traffic;
+use crate::partition::producer_state::Claim;
 use crate::partition::registry::ENTRY_OVERHEAD;
 use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Partition, Prepared, Refused};
@@ -312,7 +313,11 @@ async fn check(
     let prepared = Prepared {
         last_offset_delta: info.last_offset_delta,
         max_timestamp: opened.max_timestamp,
-        claim: claim_of(&info),
+        claim: claim_of(&info).map(|claim| Claim {
+            is_younger: partition
+                .is_older_than(claim.producer_id, cx.broker.catalog.next_producer_id()),
+            ..claim
+        }),
         stamping,
         charge: 0,
         payload,

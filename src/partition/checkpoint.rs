@@ -343,6 +343,7 @@ mod tests {
                 epoch: 2,
                 first_sequence: 0,
                 last_offset_delta: 4,
+                is_younger: false,
             };
             let all = sequence.producers.get_or_insert_default();
             let placed = Placed {

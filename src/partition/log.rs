@@ -94,6 +94,12 @@ impl Partition {
         }
     }
 
+    /// Whether a producer id among those given out so far, which end before `next`, is younger than
+    /// the topic. What is not known, because the process started since, counts as older.
+    pub fn is_older_than(&self, producer_id: i64, next: i64) -> bool {
+        (self.shards.first_younger_producer..next).contains(&producer_id)
+    }
+
     /// The shard that sequences it now; `None` never happens for a partition of a live topic.
     pub fn shard(&self) -> Option<Arc<Shard>> {
         self.shards.route(self.key.index)

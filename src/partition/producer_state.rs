@@ -76,6 +76,8 @@ pub struct Claim {
     pub first_sequence: i32,
     /// Number of records less one.
     pub last_offset_delta: i32,
+    /// The producer is younger than the partition, so that what it writes there starts at 0.
+    pub is_younger: bool,
 }
 
 impl Claim {
@@ -301,6 +303,7 @@ mod tests {
             epoch,
             first_sequence: first,
             last_offset_delta: count - 1,
+            is_younger: false,
         }
     }
 
@@ -391,6 +394,7 @@ mod tests {
                 epoch: 0,
                 first_sequence: 0,
                 last_offset_delta: 0,
+                is_younger: false,
             };
             let room = Room { cap: 3, ..ROOM };
             let forgotten = producers.record(&c, placed(id, 1, id), room);

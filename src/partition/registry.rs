@@ -269,7 +269,13 @@ impl Registry {
             false => Standing::Open,
         };
         let make = |span: &ShardSpan| Shard::new(span.id, Arc::clone(self.first()), standing);
-        let shards = TopicShards::new(topic.no, newest, make, &topic.layout);
+        let shards = TopicShards::new(
+            topic.no,
+            newest,
+            make,
+            &topic.layout,
+            self.catalog.next_producer_id(),
+        );
         let shards = Arc::new(shards);
         self.topics.insert(topic.no, Arc::clone(&shards));
         shards

@@ -79,6 +79,8 @@ pub(super) struct TopicShards {
     lists: ArcSwap<Table<SegmentList>>,
     /// Held by a sink while it changes lists.
     listing: Mutex<()>,
+    /// Producer ids from here on were given out after the topic came to be.
+    pub(super) first_younger_producer: i64,
 }
 
 impl TopicShards {
@@ -88,6 +90,7 @@ impl TopicShards {
         sequenced: &Arc<Layout>,
         make: impl Fn(&ShardSpan) -> Shard,
         durable: &Arc<Layout>,
+        first_younger_producer: i64,
     ) -> Self {
         let routes = Table::new(sequenced, make);
         let lists = Table::new(durable, |span| SegmentList::new(span.id, FileList::new()));
@@ -96,6 +99,7 @@ impl TopicShards {
             routes: ArcSwap::from_pointee(routes),
             lists: ArcSwap::from_pointee(lists),
             listing: Mutex::default(),
+            first_younger_producer,
         }
     }
 

@@ -265,7 +265,13 @@ impl PartitionSequence {
         }
     }
 
+    /// Where nothing was ever written nothing was forgotten either: a producer that is younger than
+    /// the partition starts at 0, or an earlier batch of it is still to come, and would be refused
+    /// for good if a later one were taken before it. Kafka has no such rule.
     fn judge(&self, claim: &Claim) -> Verdict {
+        if self.next_offset == 0 && claim.is_younger && claim.first_sequence != 0 {
+            return Verdict::OutOfOrderSequence;
+        }
         match &self.producers {
             Some(producers) => producers.check(claim),
             None => Producers::default().check(claim),
@@ -301,6 +307,7 @@ pub fn claim_of(info: &BatchInfo) -> Option<Claim> {
         epoch: info.producer_epoch,
         first_sequence: info.base_sequence,
         last_offset_delta: info.last_offset_delta,
+        is_younger: false,
     })
 }
 

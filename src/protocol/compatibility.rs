@@ -83,6 +83,16 @@ the batch (their order is free, as in Apache Kafka), and so are bytes behind the
 batches are opened and checked without being held in memory, up to a limit on what comes out of
 them; beyond it the answer is MESSAGE_TOO_LARGE, on which producers split the batch.
 
+## Idempotent producers
+
+As in Apache Kafka: the last five batches of a producer are known, a batch sent again gets its first
+offset, a new epoch starts at sequence 0, and a producer that a partition does not know may start
+anywhere, because it may have been forgotten. One case is stricter: a partition that was never
+written has forgotten nothing, so it takes only sequence 0 from a producer whose id this server gave
+out after the topic was created. Anything else means that an earlier batch was refused or is still on
+its way; the answer is OUT_OF_ORDER_SEQUENCE_NUMBER, which clients retry in order. Producers that
+outlive their topic go on in the one that is created after it.
+
 ## Not served
 
 ";

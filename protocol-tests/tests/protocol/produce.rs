@@ -267,6 +267,68 @@ fn an_idempotent_batch_sent_again_gets_its_first_offset_and_is_stored_once() {
 }
 
 #[test]
+fn a_partition_that_was_never_written_takes_sequence_0_first() {
+    let mut wire = Wire::open();
+    let topic = new_topic(&mut wire, 2, &[]);
+    let (id, epoch) = init_producer_id(&mut wire);
+    let batch = |sequence| Batch::of(&["x"]).from_producer(id, epoch, sequence);
+    let early = produce(&mut wire, &topic, 0, &batch(1)).error_code;
+    if protocol_tests::foreign().is_some() {
+        // Kafka takes it, and never again the one before it.
+        assert_eq!(early, 0);
+        let late = produce(&mut wire, &topic, 0, &batch(0)).error_code;
+        return assert_eq!(late, OUT_OF_ORDER_SEQUENCE_NUMBER);
+    }
+    assert_eq!(early, OUT_OF_ORDER_SEQUENCE_NUMBER);
+    for sequence in [0, 1] {
+        let taken = produce(&mut wire, &topic, 0, &batch(sequence));
+        assert_eq!(
+            (taken.error_code, taken.base_offset),
+            (0, i64::from(sequence))
+        );
+    }
+    let other = produce(&mut wire, &topic, 1, &batch(2)).error_code;
+    assert_eq!(
+        other, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        "each partition by itself"
+    );
+}
+
+#[test]
+fn a_producer_that_may_have_been_forgotten_starts_anywhere() {
+    let mut wire = Wire::open();
+    let topic = new_topic(&mut wire, 3, &[]);
+    let (id, epoch) = init_producer_id(&mut wire);
+    let batch = |id, sequence| Batch::of(&["x"]).from_producer(id, epoch, sequence);
+    assert_eq!(produce(&mut wire, &topic, 0, &batch(id, 0)).error_code, 0);
+    // The topic is made again: to the producer it is the same.
+    assert_eq!(delete_topic(&mut wire, &topic), 0);
+    wait_for("the topic is gone", || {
+        (describe_topic(&mut wire, &topic).error_code != 0).then_some(())
+    });
+    assert_eq!(create_topic(&mut wire, &topic, 3, &[]), 0);
+    await_topic(&mut wire, &topic, 3);
+    assert_eq!(produce(&mut wire, &topic, 0, &batch(id, 1)).error_code, 0);
+    // Others have written: what was there may be gone.
+    assert_eq!(
+        produce(&mut wire, &topic, 1, &Batch::of(&["x"])).error_code,
+        0
+    );
+    let (younger, _) = init_producer_id(&mut wire);
+    assert_eq!(
+        produce(&mut wire, &topic, 1, &batch(younger, 7)).error_code,
+        0
+    );
+    let gap = produce(&mut wire, &topic, 1, &batch(younger, 9)).error_code;
+    assert_eq!(gap, OUT_OF_ORDER_SEQUENCE_NUMBER);
+    // Not an id of this broker.
+    assert_eq!(
+        produce(&mut wire, &topic, 2, &batch(1 << 40, 7)).error_code,
+        0
+    );
+}
+
+#[test]
 fn a_new_epoch_starts_at_zero_and_fences_the_old_one() {
     let mut wire = Wire::open();
     let topic = new_topic(&mut wire, 1, &[]);
