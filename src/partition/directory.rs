@@ -140,6 +140,12 @@ impl Directory {
         self.journal.get()
     }
 
+    /// The segment files that some list names, for simulations.
+    #[cfg(test)]
+    pub(crate) fn files(&self) -> Vec<Arc<SegmentFile>> {
+        self.applied.lock().files.values().cloned().collect()
+    }
+
     /// The segment files that some list names.
     pub(super) fn listed_files(&self) -> BTreeSet<FileId> {
         self.applied.lock().files.keys().copied().collect()

@@ -281,6 +281,15 @@ impl Registry {
         shards
     }
 
+    /// The list of each shard of a topic, in slot order, for simulations.
+    #[cfg(test)]
+    pub(crate) fn lists(
+        &self,
+        no: TopicNo,
+    ) -> Vec<(ShardId, Arc<crate::partition::shard::FileList>)> {
+        self.topic_shards(no).map_or_else(Vec::new, |t| t.lists())
+    }
+
     /// Takes a topic out. Called in journal order.
     pub(super) fn drop_topic(&self, topic: &Topic) {
         self.seal_topic(topic);

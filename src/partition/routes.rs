@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use crate::partition::directory::Directory;
 use crate::partition::shard::{FileList, SegmentFile, SegmentList, Shard, Standing};
 use crate::shard::{Layout, ShardSpan};
+#[cfg(test)]
+use crate::types::ShardId;
 use crate::types::{PartitionKey, TopicNo};
 
 /// One thing per open shard of a layout.
@@ -117,6 +119,13 @@ impl TopicShards {
     pub(super) fn files(&self, partition: u32) -> Arc<FileList> {
         let lists = self.lists.load();
         lists.of(partition).map(|l| l.files()).unwrap_or_default()
+    }
+
+    /// The list of each shard, in slot order.
+    #[cfg(test)]
+    pub(super) fn lists(&self) -> Vec<(ShardId, Arc<FileList>)> {
+        let lists = self.lists.load();
+        lists.open.iter().map(|l| (l.id, l.files())).collect()
     }
 
     /// Sends appends where this layout says, unless they are further already. New shards have the

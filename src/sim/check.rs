@@ -1,6 +1,6 @@
 //! Checkers: what must hold while the store runs, and after each start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::clock::SimClock;
@@ -11,6 +11,8 @@ use super::ops::GROUPS;
 use super::store::{Options, Store};
 use super::world::World;
 use crate::partition::read::ReadFailure;
+use crate::partition::shard::SegmentFile;
+use crate::partition::verify_live::verify_live;
 use crate::protocol::batch::Batches;
 use crate::store::backend::Disk;
 use crate::store::backend::memory::MemoryDisk;
@@ -31,6 +33,78 @@ pub(super) fn visible(world: &World) {
 /// Everything, right after a start.
 pub(super) fn recovered(world: &World) {
     whole(world.store(), &world.model.durable, false);
+    files(world);
+}
+
+/// Segment lists: each shard has the files that hold a section of its partitions, all of them and
+/// no other, and each is on the disk.
+pub(super) fn files(world: &World) {
+    let store = world.store();
+    let all = store.registry.first().files();
+    let there = segment_files(&world.disk.memory);
+    for file in &all {
+        assert!(
+            there.contains(&file.meta.file),
+            "{:?} is missing",
+            file.meta.file
+        );
+    }
+    for (name, topic) in &world.model.durable.topics {
+        let lists = store.registry.lists(topic.no);
+        let ids = lists.iter().map(|(id, _)| *id);
+        let open = topic.lineage.open.iter().map(|(id, _)| *id);
+        assert!(ids.eq(open), "shards of {name} that are read");
+        for (id, list) in &lists {
+            let mine = |file: &&Arc<SegmentFile>| {
+                file.meta.sections.iter().any(|section| {
+                    section.key.topic == topic.no
+                        && topic.lineage.shard_of(section.key.index) == *id
+                })
+            };
+            let expected: BTreeSet<_> = all.iter().filter(mine).map(|f| f.meta.file).collect();
+            let found: BTreeSet<_> = list.iter().map(|file| file.meta.file).collect();
+            assert_eq!(found, expected, "files of {id:?} of {name}");
+        }
+    }
+    let report = verify_live(&store.registry, false);
+    assert!(report.damage.is_empty(), "{:?}", report.damage);
+}
+
+/// I4: what is sequenced now goes to the shard that is open, and not to one that was sealed.
+pub(super) fn routed(world: &World, key: PartitionKey) {
+    let topics = &world.model.sequenced.topics;
+    let topic = topics.values().find(|topic| topic.no == key.topic);
+    let expected = topic.map(|topic| topic.lineage.shard_of(key.index));
+    let shard = world.store().partition(key).shard().map(|shard| shard.id);
+    assert_eq!(shard, expected, "the shard of {key}");
+}
+
+/// Files that are in the lists of several shards of one topic.
+pub(super) fn shared_files(world: &World) -> BTreeSet<FileId> {
+    let mut shared = BTreeSet::new();
+    for topic in world.model.durable.topics.values() {
+        let lists = world.store().registry.lists(topic.no);
+        let mut seen = BTreeSet::new();
+        for file in lists.iter().flat_map(|(_, list)| list.iter()) {
+            if !seen.insert(file.meta.file) {
+                shared.insert(file.meta.file);
+            }
+        }
+    }
+    shared
+}
+
+/// After a while without faults: a file is there if and only if a list names it.
+pub(super) fn no_file_is_left(world: &World) {
+    files(world);
+    let registry = &world.store().registry;
+    let image = world.store().catalog.image();
+    let lists = image.topics().flat_map(|topic| registry.lists(topic.no));
+    let listed: BTreeSet<_> = lists
+        .flat_map(|(_, list)| list.iter().map(|file| file.meta.file).collect::<Vec<_>>())
+        .collect();
+    let there: BTreeSet<_> = segment_files(&world.disk.memory).into_iter().collect();
+    assert_eq!(there, listed, "files on the disk, and in lists");
 }
 
 /// Compares a store with a state. With `damaged`, records may be refused, but never be wrong.
@@ -71,6 +145,7 @@ fn topics(store: &Store, state: &State) {
             (topic.no, topic.id, topic.partitions),
             "topic {name}"
         );
+        topic.lineage.is(&found.layout, name);
     }
 }
 

@@ -4,8 +4,8 @@
 //! [`world`] holds the machine and lets processes end and start; [`store`] is one such process,
 //! from disk to coordinator, with a journal that moves a step at a time; [`ops`] has one file for
 //! each thing that clients, the machine or fate do; [`net`] has clients behind connections;
-//! [`model`] says what must come of it and
-//! [`check`] compares; [`seen`] counts rare branches, so that a set of runs which never took one
+//! [`model`] says what must come of it, with
+//! [`lineage`] for the shards, and [`check`] compares; [`seen`] counts rare branches, so that a set of runs which never took one
 //! fails. [`named`] has a history for each fault that a careless store would have.
 //!
 //! `cargo test sim::` runs 240 seeds. More (and with `SHARDGATE_SIM_FROM=n` from a chosen
@@ -18,6 +18,7 @@
 mod check;
 mod clock;
 mod disk;
+mod lineage;
 mod model;
 mod named;
 mod net;

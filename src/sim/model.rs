@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
+use super::lineage::Lineage;
 use crate::protocol::batch::BatchInfo;
-use crate::types::{Offset, PartitionKey, Position, TopicId, TopicNo};
+use crate::types::{Offset, PartitionKey, Position, ShardId, TopicId, TopicNo};
 
 /// Batches that a producer's retries are answered from.
 const WINDOW: usize = 5;
@@ -19,6 +20,7 @@ pub(super) struct TopicState {
     pub(super) partitions: u32,
     /// Its records carry the time of their append.
     pub(super) stamps: bool,
+    pub(super) lineage: Lineage,
 }
 
 /// A batch as its producer sent it.
@@ -145,15 +147,44 @@ pub(super) type CommitKey = (String, String, i32);
 /// One change, as the journal has it.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    Created { name: String, topic: TopicState },
-    Deleted { name: String },
-    Grown { name: String, to: u32 },
-    Stamps { no: TopicNo, stamps: bool },
-    Append { key: PartitionKey, sent: Sent },
-    LogStart { key: PartitionKey, offset: Offset },
-    Commit { key: CommitKey, commit: CommitState },
-    GroupDeleted { group: String },
-    ProducerIds { next: i64 },
+    Created {
+        name: String,
+        topic: TopicState,
+    },
+    Deleted {
+        name: String,
+    },
+    Grown {
+        name: String,
+        to: u32,
+    },
+    Stamps {
+        no: TopicNo,
+        stamps: bool,
+    },
+    Reshaped {
+        no: TopicNo,
+        sealed: Vec<ShardId>,
+        opened: Vec<(ShardId, u32)>,
+    },
+    Append {
+        key: PartitionKey,
+        sent: Sent,
+    },
+    LogStart {
+        key: PartitionKey,
+        offset: Offset,
+    },
+    Commit {
+        key: CommitKey,
+        commit: CommitState,
+    },
+    GroupDeleted {
+        group: String,
+    },
+    ProducerIds {
+        next: i64,
+    },
 }
 
 /// The whole store.
@@ -181,6 +212,7 @@ impl State {
                 if let Some(topic) = self.topics.get_mut(name) {
                     let (no, from) = (topic.no, topic.partitions);
                     topic.partitions = *to;
+                    topic.lineage.grow(*to);
                     self.add_logs(no, from..*to);
                 }
             }
@@ -188,6 +220,17 @@ impl State {
                 let topic = self.topics.values_mut().find(|topic| topic.no == *no);
                 if let Some(topic) = topic {
                     topic.stamps = *stamps;
+                }
+            }
+            Change::Reshaped { no, sealed, opened } => {
+                let logs = &self.logs;
+                let topic = self.topics.values_mut().find(|topic| topic.no == *no);
+                if let Some(topic) = topic {
+                    let next = |index| {
+                        let key = PartitionKey { topic: *no, index };
+                        logs[&key].next
+                    };
+                    topic.lineage.reshape(sealed, opened, next);
                 }
             }
             Change::Append { key, sent } => {
@@ -275,6 +318,44 @@ impl Model {
             _ => {}
         }
         self.queue.entry(position).or_default().push(change);
+    }
+
+    /// Whether a topic's newest shards are not durable yet.
+    pub(super) fn durable_is_behind(&self, name: &str) -> bool {
+        let epoch = |state: &State| state.topics.get(name).map(|topic| topic.lineage.epoch);
+        epoch(&self.durable) != epoch(&self.sequenced)
+    }
+
+    /// Whether a reshape has a place in the journal behind this one.
+    pub(super) fn reshapes_behind(&self, last: Position) -> bool {
+        let behind = self.queue.range(Position(last.0 + 1)..);
+        let mut changes = behind.flat_map(|(_, changes)| changes);
+        changes.any(|change| matches!(change, Change::Reshaped { .. }))
+    }
+
+    /// Where the reshape stands that made this epoch, if it is not durable yet.
+    pub(super) fn reshaped_at(&self, no: TopicNo, epoch: u32) -> Position {
+        let durable = self.durable.topics.values().find(|topic| topic.no == no);
+        if durable.is_some_and(|topic| topic.lineage.epoch >= epoch) {
+            return Position(0);
+        }
+        let mut at = durable.map_or(0, |topic| topic.lineage.epoch);
+        for (position, changes) in self.queue.range(Position(self.durable_at.0 + 1)..) {
+            for change in changes {
+                let name = match change {
+                    Change::Reshaped { no: of, .. } => *of == no,
+                    Change::Grown { name, .. } => {
+                        self.sequenced.topics.get(name).is_some_and(|t| t.no == no)
+                    }
+                    _ => false,
+                };
+                at += u32::from(name);
+                if name && at == epoch {
+                    return *position;
+                }
+            }
+        }
+        panic!("epoch {epoch} is nowhere")
     }
 
     /// The journal is durable, and its sink has taken in everything, up to `durable`; up to

@@ -111,10 +111,26 @@ pub(super) enum Branch {
     StaticMemberReplaced,
     /// A member went on in its generation after the process had started again.
     WentOnInGenerationAfterStart,
+    /// A shard was split.
+    Split,
+    /// Neighbouring shards were merged.
+    ShardsMerged,
+    /// A reshape was sequenced before the one in front of it was durable.
+    ReshapedAhead,
+    /// A reshape was asked for once more and answered as before.
+    ReshapeRepeated,
+    /// The process ended between a reshape's place in the journal and its being durable.
+    ReshapeLost,
+    /// A topic was deleted while its newest shards were not durable.
+    ReshapedThenDeleted,
+    /// A file that both sides of a split had was deleted.
+    SharedFileDeleted,
+    /// Files were merged into one that belongs to several shards of a topic.
+    MergedAcrossShards,
 }
 
 /// All of them, in order.
-const ALL: [Branch; 53] = [
+const ALL: [Branch; 61] = [
     Branch::TornTail,
     Branch::SegmentWithoutEntry,
     Branch::Duplicate,
@@ -168,6 +184,14 @@ const ALL: [Branch; 53] = [
     Branch::SilentMemberLost,
     Branch::StaticMemberReplaced,
     Branch::WentOnInGenerationAfterStart,
+    Branch::Split,
+    Branch::ShardsMerged,
+    Branch::ReshapedAhead,
+    Branch::ReshapeRepeated,
+    Branch::ReshapeLost,
+    Branch::ReshapedThenDeleted,
+    Branch::SharedFileDeleted,
+    Branch::MergedAcrossShards,
 ];
 
 /// How often each branch was taken.

@@ -13,6 +13,7 @@ use super::model::{Change, Model, Sent};
 use super::net::Net;
 use super::ops;
 use super::ops::disk_stuck::Stuck;
+use super::ops::reshape::Done;
 use super::random::Random;
 use super::seen::{Branch, Seen};
 use super::store::{Options, Store};
@@ -114,6 +115,9 @@ pub(super) struct World {
     pub(super) alone: bool,
     pub(super) stuck: Option<Stuck>,
     pub(super) net: Net,
+    pub(super) last_reshape: Option<Done>,
+    /// Files that shards of one topic had in common.
+    pub(super) shared_files: BTreeSet<FileId>,
     /// Processes that started so far.
     pub(super) starts: u64,
     /// The time up to which timers of handlers were served.
@@ -156,6 +160,8 @@ impl World {
             alone: false,
             stuck: None,
             net: Net::new(),
+            last_reshape: None,
+            shared_files: BTreeSet::new(),
             starts: 1,
             timers_at: Cell::default(),
         }
@@ -315,13 +321,17 @@ impl World {
         self.note_start(&store);
         let last = store.last;
         self.store = Some(store);
+        if self.model.reshapes_behind(last) {
+            self.seen.note(Branch::ReshapeLost);
+            self.last_reshape = None;
+        }
         if self.model.restart(last) > 0 {
             self.seen.note(Branch::UnackedLost);
         }
         self.shown = last;
         // Ids whose reservation was lost were told to nobody.
         let next = self.model.durable.next_producer_id;
-        self.net.restart(next);
+        self.net.restart(next, self.options.sync);
         self.starts += 1;
         self.clients.ids.retain(|id| *id < next);
         self.clients.sent.retain(|(id, _), _| *id < next);
@@ -488,11 +498,22 @@ impl Sim {
             (world.in_background, world.in_merge) = (true, true);
             Arc::clone(&world.store().registry)
         };
+        let files = registry.first().files();
+        let newest = files.iter().map(|file| file.meta.file).max();
         let done = registry.merge_once(registry.first(), &|_| ());
         let mut world = self.world.borrow_mut();
         (world.in_background, world.in_merge) = (false, false);
         match done {
-            Ok(true) => world.seen.note(Branch::Merged),
+            Ok(true) => {
+                world.seen.note(Branch::Merged);
+                if world.is_up() {
+                    world.follow();
+                    let shared = check::shared_files(&world);
+                    if shared.iter().any(|file| Some(*file) > newest) {
+                        world.seen.note(Branch::MergedAcrossShards);
+                    }
+                }
+            }
             Ok(false) => {}
             Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {}
             Err(error) => world.job_done(Err(error.to_string())),

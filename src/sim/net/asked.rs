@@ -59,6 +59,8 @@ pub(super) struct Request {
     /// How often it was looked at without being done.
     pub(super) polls: u32,
     noticed: bool,
+    /// Groups that had gone when it was handled.
+    pub(super) era: u64,
 }
 
 impl Request {
@@ -89,6 +91,7 @@ impl Request {
             frame,
             polls: 0,
             noticed: false,
+            era: 0,
         }
     }
 

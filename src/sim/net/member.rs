@@ -274,6 +274,11 @@ fn commit(world: &mut World, i: usize, place: &Place, offset: i64) -> OffsetComm
 
 pub(super) fn answered(world: &mut World, i: usize, request: &Request, frame: &Bytes) {
     world.net.members[i].waits = false;
+    if request.era != world.net.era && matches!(request.asked, Asked::Join(_) | Asked::Sync(_)) {
+        // It may speak of a group that is gone, and of generations that are counted anew.
+        world.net.members[i].join_again(true);
+        return;
+    }
     match &request.asked {
         Asked::Join(_) => joined(world, i, &request.decode(frame)),
         Asked::Sync(asked) => synced(world, i, asked.generation_id, &request.decode(frame)),

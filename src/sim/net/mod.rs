@@ -18,7 +18,7 @@ use crate::budget::{Budget, Permit};
 use crate::clock::Clock;
 use crate::config::Listener;
 use crate::handlers::{self, Answer, ClientInfo, CloseReason, Connection};
-use crate::store::journal::Journal;
+use crate::store::journal::{Journal, SyncPolicy};
 use crate::types::Position;
 
 mod asked;
@@ -88,6 +88,8 @@ pub(super) struct Net {
     /// Producer ids that a handler gave out.
     ids: BTreeSet<i64>,
     told: BTreeMap<(String, i32), Told>,
+    /// Groups that went when nothing was left of them, counted.
+    era: u64,
     /// The newest offsets that a commit was acknowledged for, by group, topic id and partition.
     acknowledged: BTreeMap<(String, uuid::Uuid, i32), i64>,
 }
@@ -113,7 +115,12 @@ impl Net {
     }
 
     /// A new process starts, and has given out no id from here on.
-    pub(super) fn restart(&mut self, next_producer_id: i64) {
+    pub(super) fn restart(&mut self, next_producer_id: i64, sync: SyncPolicy) {
+        if sync != SyncPolicy::Always {
+            // A power loss takes back what was told of groups, too.
+            self.told.clear();
+            self.acknowledged.clear();
+        }
         self.ids.retain(|id| *id < next_producer_id);
         // With an interval a power loss takes back ids that were told, and they are given out
         // again; whoever has one of them would be taken for the other.
@@ -125,6 +132,7 @@ impl Net {
     /// Nothing is left of a group.
     pub(super) fn forget_group(&mut self, group: &str) {
         self.told.retain(|(of, _), _| of != group);
+        self.era += 1;
     }
 
     fn any_link(&self, random: &mut super::random::Random) -> Option<LinkId> {
@@ -299,6 +307,7 @@ fn handle(world: &mut World, link: &mut Link) {
             if position(&answer) > world.store().journal.durable() {
                 world.seen.note(Branch::AnswerHeld);
             }
+            request.era = world.net.era;
             link.queue.push_back((request, answer));
         }
     }

@@ -8,6 +8,7 @@ use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Prepared, Refused};
 use crate::protocol::batch::{BatchBuilder, BatchInfo};
 use crate::protocol::compression::Codec;
+use crate::sim::check;
 use crate::sim::model::{Change, Sent, Verdict};
 use crate::sim::ops::any_partition;
 use crate::sim::seen::Branch;
@@ -151,6 +152,7 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
             }
             world.model.sequence(position, Change::Append { key, sent });
             world.answer(position, position);
+            check::routed(world, key);
         }
         (Some((Verdict::Duplicate(original), _)), Ok(appended)) => {
             assert!(appended.duplicate, "{key}: a duplicate");

@@ -24,6 +24,7 @@ mod maintain;
 mod probe;
 pub(super) mod producer_id;
 pub(super) mod read;
+pub(super) mod reshape;
 mod retry;
 mod stop;
 pub(super) mod topic_create;
@@ -37,7 +38,7 @@ pub(super) const GROUPS: [&str; 3] = ["g0", "g1", "g2"];
 type Op = fn(&mut World);
 
 /// What clients do, and the journal: how often, name, operation.
-const FOREGROUND: [(u64, &str, Op); 22] = [
+const FOREGROUND: [(u64, &str, Op); 23] = [
     (300, "journal", World::journal_step),
     (180, "append", append::run),
     (50, "retry", retry::run),
@@ -47,6 +48,7 @@ const FOREGROUND: [(u64, &str, Op); 22] = [
     (14, "create topic", topic_create::run),
     (6, "delete topic", topic_delete::run),
     (6, "grow topic", topic_grow::run),
+    (30, "reshape", reshape::run),
     (40, "commit", commit::run),
     (24, "fetch offsets", fetch_offsets::run),
     (4, "delete group", delete_group::run),

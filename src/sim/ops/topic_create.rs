@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::catalog::settings::TimestampType;
 use crate::catalog::{CatalogError, NewTopic};
+use crate::sim::lineage::Lineage;
 use crate::sim::model::{Change, TopicState};
 use crate::sim::ops::TOPICS;
 use crate::sim::seen::Branch;
@@ -13,7 +14,7 @@ use crate::sim::world::World;
 
 pub(super) fn run(world: &mut World) {
     let name = TOPICS[world.random.below(TOPICS.len() as u64) as usize];
-    let partitions = 1 + world.random.below(3) as i32;
+    let partitions = 1 + world.random.below(5) as i32;
     let config = match world.random.below(6) {
         0 => Some(("retention.bytes", "4000")),
         1 => Some(("retention.ms", "3000")),
@@ -54,6 +55,11 @@ pub(in crate::sim) fn create(
                 no: topic.no,
                 id: topic.id,
                 partitions: topic.partitions,
+                lineage: {
+                    let open = topic.layout.shards().iter();
+                    let open = open.map(|span| (span.id, span.slots)).collect();
+                    Lineage::new(topic.partitions, open)
+                },
                 stamps: topic.settings.timestamp_type == TimestampType::LogAppendTime,
             };
             let name = name.to_string();

@@ -3,6 +3,7 @@
 use crate::catalog::CatalogError;
 use crate::sim::model::Change;
 use crate::sim::ops::any_topic;
+use crate::sim::seen::Branch;
 use crate::sim::world::World;
 
 pub(super) fn run(world: &mut World) {
@@ -24,6 +25,9 @@ pub(in crate::sim) fn delete(world: &mut World, name: &str) {
     let is_there = sequenced.is_some_and(|t| t.no == topic.no);
     match outcome {
         Ok(position) => {
+            if world.model.durable_is_behind(name) {
+                world.seen.note(Branch::ReshapedThenDeleted);
+            }
             assert!(is_there, "{name} was deleted twice");
             let name = name.to_string();
             world.model.sequence(position, Change::Deleted { name });
