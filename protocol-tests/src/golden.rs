@@ -1,14 +1,15 @@
 //! A small store with everything in it that a data directory can hold, and the check that it is
 //! all still there.
 //!
-//! `golden/v1` beside this crate is one such directory, written by the release that first had its
-//! formats; every later one has to read it.
+//! The folders in `golden` beside this crate are such directories, each written by the first release
+//! that had its formats; every later one has to read them.
 
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
 };
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
@@ -27,7 +28,7 @@ use kafka_protocol::messages::{
 use crate::batch::Batch;
 use crate::calls::*;
 use crate::wire::Wire;
-use crate::{Server, client, wait_for};
+use crate::{Server, admin, client, wait_for};
 
 /// What a server needs to be told so that time does not change an old store.
 pub const TIMELESS: &[&str] = &[
@@ -43,6 +44,9 @@ type Described = (&'static str, i32, &'static [(&'static str, &'static str)]);
 
 /// Records of each partition and each writing.
 const RECORDS: i64 = 20;
+/// Partitions and reshapes of a topic without records: so many that the oldest layout epochs go to
+/// a lineage file.
+const WIDE: (i32, i64) = (5000, 17);
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
 const GROUP: &str = "golden-group";
 /// Name, partitions and configs of each topic.
@@ -91,6 +95,7 @@ pub fn fill(server: &mut Server) {
             1 => change(&mut wire),
             _ => {}
         }
+        reshape(server, part);
         write(&mut wire, &server.address(), part);
         if part == 1 {
             delete_records(&mut wire, "orders", 1, 7);
@@ -112,6 +117,8 @@ fn create(wire: &mut Wire) {
     await_topic(wire, "deleted", 3);
     let batch = Batch::of(&["this goes"]);
     assert_eq!(produce(wire, "deleted", 2, &batch).error_code, 0);
+    assert_eq!(create_topic(wire, "wide", WIDE.0, &[]), 0);
+    await_topic(wire, "wide", WIDE.0);
     for (topic, _, configs) in TOPICS {
         let count = partitions(topic, 0);
         assert_eq!(create_topic(wire, topic, count, configs), 0, "{topic}");
@@ -131,6 +138,64 @@ fn change(wire: &mut Wire) {
     await_topic(wire, "grown", 4);
     set_config(wire, 4, "", "log.retention.bytes", "123456789");
     set_config(wire, 2, "stamped", "max.message.bytes", "60000");
+}
+
+/// Splits and merges shards: of one topic more than the checkpoint keeps.
+fn reshape(server: &Server, part: i64) {
+    match part {
+        0 => {}
+        1 => {
+            replace(server, "orders", 2, "");
+            (0..WIDE.1).for_each(|n| match n % 2 {
+                0 => replace(server, "wide", 2, ""),
+                _ => replace(server, "wide", 1, r#","at":"even:2""#),
+            });
+        }
+        _ => {
+            replace(server, "orders", 1, r#","at":"even:3""#);
+            replace(server, "orders", 1, r#","at":"middle""#);
+        }
+    }
+}
+
+/// Replaces the first open shards of a topic.
+fn replace(server: &Server, topic: &str, count: usize, how: &str) {
+    let view = view(server, &format!("/topics/{topic}/shards"));
+    let shards = view["shards"].as_array().expect("shards").iter();
+    let ids: Vec<String> = shards.take(count).map(|s| s["id"].to_string()).collect();
+    let body = format!(r#"{{"shards":[{}]{how}}}"#, ids.join(","));
+    let token = fs::read_to_string(server.data().join("admin.token")).expect("a token");
+    let path = format!("/topics/{topic}/reshape");
+    let answer = admin::post(&server.admin_address(), &path, token.trim(), &body);
+    let (code, text) = answer.expect("an answer");
+    assert_eq!(code, 200, "{body}: {text}");
+}
+
+/// What the admin port shows, once the server is ready.
+fn view(server: &Server, path: &str) -> Value {
+    wait_for("the admin port shows shards", || {
+        let (code, text) = server.http(path);
+        (code == 200).then(|| serde_json::from_str(&text).expect("a view"))
+    })
+}
+
+/// Checks the lineage that [`fill`] made.
+pub fn check_lineage(server: &Server) {
+    for (topic, epochs, starts) in [
+        ("orders", 4, &[0, RECORDS, 2 * RECORDS][..]),
+        ("wide", WIDE.1 + 1, &[0][..]),
+    ] {
+        let view = view(server, &format!("/topics/{topic}/lineage?partition=0"));
+        let last = view["epochs"].as_array().and_then(|epochs| epochs.last());
+        let last = last.and_then(|epoch| epoch["epoch"].as_i64());
+        assert!(last >= Some(epochs), "{topic}: {last:?}");
+        let links = view["chains"][0]["links"].as_array().expect("links");
+        let found: Vec<i64> = links
+            .iter()
+            .filter_map(|link| link["start"].as_i64())
+            .collect();
+        assert!(found.starts_with(starts), "{topic}: {found:?}");
+    }
 }
 
 fn set_config(wire: &mut Wire, kind: i8, resource: &str, key: &str, value: &str) {

@@ -1,7 +1,7 @@
 //! Stores of earlier releases, kept in `protocol-tests/golden`: this release reads each of them.
 //!
 //! A new version of a format gets a store of its own:
-//! `GOLDEN_TO=protocol-tests/golden/v2 cargo test -p protocol-tests golden::make -- --ignored`
+//! `GOLDEN_TO=protocol-tests/golden/v3 cargo test -p protocol-tests golden::make -- --ignored`
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ fn stores() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("golden")
 }
 
-fn reads(version: &str) {
+fn reads(version: &str, more: fn(&Server)) {
     if foreign().is_some() {
         return;
     }
@@ -21,15 +21,26 @@ fn reads(version: &str) {
     assert_eq!(code, 0, "{text}");
     server.start_again();
     golden::check(&server.address());
+    more(&server);
     // What was read is written anew, and read once more.
     assert!(server.terminate());
     server.start_again();
     golden::check(&server.address());
+    more(&server);
+    assert!(server.terminate());
+    let (code, text) = server.verify(&[]);
+    assert_eq!(code, 0, "{text}");
 }
 
 #[test]
 fn version_1_is_read() {
-    reads("v1");
+    reads("v1", |_| {});
+}
+
+/// With shards that were split and merged.
+#[test]
+fn version_2_is_read() {
+    reads("v2", golden::check_lineage);
 }
 
 #[test]
@@ -38,7 +49,7 @@ fn make() {
     let to = std::env::var("GOLDEN_TO").expect("GOLDEN_TO names the folder to write");
     let to = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(to);
     assert!(!to.exists(), "{} is there already", to.display());
-    let mut server = Server::with_settings(golden::TIMELESS);
+    let mut server = Server::calm(golden::TIMELESS);
     golden::fill(&mut server);
     golden::copy_compact(&server.data(), &to);
 }
