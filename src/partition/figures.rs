@@ -247,6 +247,11 @@ impl OpenedDirectory {
                 figure(&journal.stats()) as f64
             });
         }
+        let waits = Arc::clone(&self.journal);
+        let help = "Seconds that the journal's write or sync under way has taken";
+        metrics.sample("journal_waiting_seconds", help, GAUGE, label, move || {
+            waits.stats().waiting.as_secs_f64()
+        });
         let timed = Arc::clone(&self.journal);
         let help = "Seconds spent in syncs of the journal";
         metrics.sample("journal_sync_seconds", help, COUNTER, label, move || {

@@ -7,15 +7,19 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::BytesMut;
 use kafka_protocol::protocol::Encodable;
-use protocol_tests::batch::Batch;
+use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
+use protocol_tests::server::free_port;
 use protocol_tests::wire::Wire;
-use protocol_tests::{Server, foreign, trace};
+use protocol_tests::{Server, foreign, trace, wait_for};
 
 const CLIENTS: i32 = 4;
+const WRITERS: i32 = 24;
+const LARGE_BATCHES: usize = 6;
 const TRACED: &str = "trace=pwrite64,pwritev,pwritev2,fdatasync,fsync,write,writev,sendto,sendmsg";
 
 /// Attaches to a running server; `None` where tracing is not to be had.
@@ -171,4 +175,90 @@ fn an_error_of_the_device_ends_the_process_and_takes_nothing_back() {
         // The one under way may be there or not.
         assert!((acknowledged..=acknowledged + 1).contains(&end));
     }
+}
+
+/// A sync that hangs: nothing is acknowledged, what is durable is served, clients are held at their
+/// sockets, and the log and a metric say why. All of it goes on when the disk answers.
+#[test]
+fn a_stuck_sync_holds_writes_back_and_nothing_else() {
+    if foreign().is_some() {
+        return;
+    }
+    let server = Server::with_settings(&[
+        &format!("admin.port={}", free_port()),
+        "budget.tail.bytes=4194304",
+        "budget.requests.bytes=4194304",
+    ]);
+    let mut wire = Wire::connect(&server.address());
+    let topic = new_topic(&mut wire, WRITERS, &[]);
+    assert_eq!(
+        produce(&mut wire, &topic, 0, &Batch::of(&["before"])).error_code,
+        0
+    );
+    let options = [
+        "-e",
+        "trace=fdatasync",
+        "-e",
+        "inject=fdatasync:delay_enter=9000000:when=1",
+    ];
+    let Some(mut strace) = attach(&server, &options, &server.data().join("../trace")) else {
+        println!("skipped: no strace here");
+        return;
+    };
+    let memory = server.resident_kib();
+    let acknowledged = AtomicUsize::new(0);
+    let value = "0123456789abcdef".repeat(30_000);
+    let large = Batch::of(&[&value]).bytes();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (address, topic, large) = (server.address(), &topic, &large);
+            let acknowledged = &acknowledged;
+            scope.spawn(move || {
+                let mut wire = Wire::connect(&address);
+                for _ in 0..LARGE_BATCHES {
+                    let answer = produce_bytes(&mut wire, 9, topic, writer, large.clone());
+                    assert_eq!(answer.error_code, 0);
+                    acknowledged.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        wait_for("the stuck sync to be told", || {
+            server
+                .log()
+                .contains("the disk does not answer")
+                .then_some(())
+        });
+        assert_eq!(
+            acknowledged.load(Ordering::SeqCst),
+            0,
+            "nothing is acknowledged"
+        );
+        assert!(server.metric("journal_waiting_seconds") >= 5.0);
+        assert_eq!(server.http("/readyz").0, 200, "reads are served");
+        assert_eq!(describe_topic(&mut wire, &topic).error_code, 0);
+        assert_eq!(
+            list_offsets(&mut wire, &topic, 0, -1).offset,
+            1,
+            "what is durable"
+        );
+        let found = fetch(&mut wire, &topic, 0, Wanted::from(0));
+        assert_eq!(headers(&found.records.unwrap_or_default()).len(), 1);
+        let grown = server.resident_kib().saturating_sub(memory);
+        println!("{grown} KiB more while {WRITERS} clients wait");
+        assert!(grown < 64 << 10, "{grown} KiB");
+    });
+    let total = acknowledged.load(Ordering::SeqCst);
+    assert_eq!(total, WRITERS as usize * LARGE_BATCHES);
+    assert!(server.metric("journal_waiting_seconds") < 5.0);
+    wait_for("the end to be told", || {
+        server
+            .log()
+            .contains("the disk answers again")
+            .then_some(())
+    });
+    let stopped = Command::new("kill")
+        .args(["-INT", &strace.id().to_string()])
+        .status();
+    assert!(stopped.is_ok_and(|status| status.success()));
+    strace.wait().expect("strace ends");
 }

@@ -3,14 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::files::Pool;
+use super::stall::StallWatch;
 use super::writer::{Counters, Inbox, Ledger, Writer};
 use super::{Entry, Group, Journal, JournalStats, Sink};
+use crate::clock::Clock;
 use crate::types::Position;
+
+/// How often somebody looks whether the disk answers.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A journal that runs. Three threads belong to it: `journal` writes and syncs,
 /// `journal-commit` tells the sink, `journal-files` keeps files ready.
@@ -21,6 +27,7 @@ pub struct FileJournal {
     pool: Arc<Pool>,
     counters: Arc<Counters>,
     ledger: Arc<Mutex<Ledger>>,
+    clock: Arc<dyn Clock>,
     threads: Mutex<Threads>,
 }
 
@@ -67,8 +74,9 @@ impl Commits {
         self.state.lock().telling = false;
     }
 
-    /// Moves what there is into an empty vector; false when there will be no more.
-    fn take(&self, groups: &mut Vec<Group>) -> bool {
+    /// Moves what there is into an empty vector; false when there will be no more. While it waits,
+    /// it looks after the writer.
+    fn take(&self, groups: &mut Vec<Group>, watch: &mut StallWatch) -> bool {
         let mut state = self.state.lock();
         state.telling = false;
         loop {
@@ -83,7 +91,9 @@ impl Commits {
             if state.closing {
                 return false;
             }
-            self.wake.wait(&mut state);
+            if self.wake.wait_for(&mut state, LOOK).timed_out() {
+                MutexGuard::unlocked(&mut state, || watch.look());
+            }
         }
     }
 
@@ -143,6 +153,8 @@ impl FileJournal {
         let (inbox, pool) = (Arc::clone(&writer.inbox), Arc::clone(&writer.pool));
         let (counters, ledger) = (Arc::clone(&writer.counters), Arc::clone(&writer.ledger));
         let (sender, durable) = watch::channel(inbox.last());
+        let clock = Arc::clone(&writer.clock);
+        let mut stalls = StallWatch::new(Arc::clone(&counters.waiting), Arc::clone(&clock));
         let fatal = Arc::new(Fatal {
             called: AtomicBool::new(false),
             inbox: Arc::clone(&inbox),
@@ -170,7 +182,7 @@ impl FileJournal {
         let from_writer = Arc::clone(&commits);
         let commit = spawn("journal-commit", &fatal, move || {
             let mut groups = Vec::new();
-            while from_writer.take(&mut groups) {
+            while from_writer.take(&mut groups, &mut stalls) {
                 groups.drain(..).for_each(|group| tell(group));
             }
             Ok(())
@@ -197,6 +209,7 @@ impl FileJournal {
             pool,
             counters,
             ledger,
+            clock,
             threads,
         })
     }
@@ -210,6 +223,7 @@ impl FileJournal {
             bytes: self.counters.bytes.load(Ordering::Relaxed),
             syncs: self.counters.syncs.load(Ordering::Relaxed),
             sync_nanos_total: self.counters.sync_nanos.load(Ordering::Relaxed),
+            waiting: self.counters.waiting.age(self.clock.monotonic()),
             queue_entries: self.inbox.queued_entries.load(Ordering::Relaxed),
             queue_bytes: self.inbox.queued_bytes.load(Ordering::Relaxed),
             live_bytes: self.ledger.lock().live(),

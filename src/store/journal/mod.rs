@@ -20,6 +20,7 @@ mod open;
 mod options;
 mod reader;
 mod recover;
+mod stall;
 mod verify;
 mod writer;
 

@@ -67,6 +67,8 @@ pub struct JournalStats {
     pub syncs: u64,
     /// Time spent in them.
     pub sync_nanos_total: u64,
+    /// How long the write or sync under way has taken; none is under way at 0.
+    pub waiting: Duration,
     /// Entries waiting to be written.
     pub queue_entries: u64,
     /// Payload bytes of those.

@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::core::{Action, Core, Event};
 use super::files::{Files, Pool};
+use super::stall::Waiting;
 use super::{Entry, Group};
 use crate::clock::Clock;
 use crate::types::Position;
@@ -179,6 +180,7 @@ pub(super) struct Counters {
     pub(super) bytes: AtomicU64,
     pub(super) syncs: AtomicU64,
     pub(super) sync_nanos: AtomicU64,
+    pub(super) waiting: Arc<Waiting>,
 }
 
 /// How many bytes of journal lie behind a position, to about a mebibyte.
@@ -260,7 +262,12 @@ impl Writer {
             Action::Write { .. } => "write to",
             _ => "sync",
         };
-        self.perform(action).map_err(|error| {
+        if matches!(action, Action::Write { .. } | Action::Sync) {
+            self.counters.waiting.begin(self.clock.monotonic());
+        }
+        let done = self.perform(action);
+        self.counters.waiting.end();
+        done.map_err(|error| {
             format!(
                 "journal: cannot {what} ({}): {error}; nothing after this is acknowledged, and \
                  the process must end. Check the device and start again: what was acknowledged \
