@@ -27,6 +27,7 @@ pub mod shard;
 pub mod tail;
 pub mod time_search;
 pub mod verify;
+mod verify_batches;
 pub mod verify_live;
 pub mod waiters;
 

@@ -11,7 +11,7 @@ use crate::clock::SystemClock;
 use crate::partition::log::{Bounds, Partition};
 use crate::partition::recovery::{Opening, Progress, Recovered, recover};
 use crate::partition::registry::RegistryOptions;
-use crate::protocol::batch::Batches;
+use crate::partition::verify_batches::batches_flaw;
 use crate::shard::{Layout, Link};
 use crate::store::backend::Disk;
 use crate::store::backend::overlay::Overlay;
@@ -79,7 +79,7 @@ pub struct Report {
     pub topics: usize,
     /// Partitions.
     pub partitions: usize,
-    /// Record batches whose checksums and offsets were checked.
+    /// Record batches whose checksums, offsets and records were checked.
     pub batches: u64,
     /// What is as it may be after a crash, and is put in order by the next start.
     pub notes: Vec<String>,
@@ -410,6 +410,21 @@ impl Check<'_> {
                 self.check_section(topic, key, file);
             }
         }
+        let in_journal: Vec<_> = partition.search(|_, _, tail| {
+            tail.iter()
+                .map(|batch| (batch.base, batch.last + 1, batch.payload.clone()))
+                .collect()
+        });
+        for (start, end, bytes) in in_journal {
+            if let Some(what) = batches_flaw(&bytes, start, end, &mut self.report.batches) {
+                self.flaw(
+                    topic,
+                    key,
+                    Some((start, end)),
+                    format!("in the journal: {what}"),
+                );
+            }
+        }
     }
 
     /// Every batch of a section: its checksum, and that offsets go on without a hole.
@@ -561,27 +576,4 @@ pub(super) fn gaps(bounds: Bounds, pieces: &[Piece]) -> Vec<Gap> {
         });
     }
     found
-}
-
-/// What is wrong with the batches of a block, if anything.
-fn batches_flaw(bytes: &[u8], start: Offset, end: Offset, count: &mut u64) -> Option<String> {
-    let mut next = start;
-    for batch in Batches::new(bytes) {
-        let view = match batch {
-            Ok(view) => view,
-            Err(error) => return Some(format!("a batch cannot be read: {error}")),
-        };
-        *count += 1;
-        let base = view.info.base_offset;
-        if let Err(error) = view.check_crc() {
-            return Some(format!("the batch at offset {base} is damaged: {error}"));
-        }
-        if base < next {
-            return Some(format!(
-                "a batch at offset {base} comes behind offset {next}"
-            ));
-        }
-        next = view.info.last_offset() + 1;
-    }
-    (next > end).then(|| format!("its last batch ends at {next}, the index says {end}"))
 }

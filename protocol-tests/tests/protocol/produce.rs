@@ -4,7 +4,7 @@ use kafka_protocol::messages::{InitProducerIdRequest, ProducerId};
 use protocol_tests::batch::{Batch, headers, now_ms};
 use protocol_tests::calls::*;
 use protocol_tests::wire::Wire;
-use protocol_tests::{bootstrap, client, wait_for};
+use protocol_tests::{Server, bootstrap, client, foreign, wait_for};
 
 const CORRUPT_MESSAGE: i16 = 2;
 const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
@@ -355,4 +355,40 @@ fn producer_ids_are_never_given_twice() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 50);
+}
+
+/// The header's maximum is what retention goes by, so it must be that of the records.
+#[test]
+fn a_maximum_timestamp_that_no_record_has_is_put_right_and_pins_nothing() {
+    let mut server = None;
+    let address = foreign().unwrap_or_else(|| {
+        let settings = ["log.retention.check.interval.ms=200"];
+        server.insert(Server::with_settings(&settings)).address()
+    });
+    let mut wire = Wire::connect(&address);
+    let topic = new_topic(&mut wire, 1, &[("retention.ms", "60000")]);
+    let old = now_ms() - 3_600_000;
+    for lie in [i64::MAX, now_ms() + 365 * 86_400_000] {
+        let mut lying = Batch::at(&[(old, "a"), (old + 5, "b")]).bytes().to_vec();
+        lying[35..43].copy_from_slice(&lie.to_be_bytes());
+        let crc = crc32c::crc32c(&lying[21..]);
+        lying[17..21].copy_from_slice(&crc.to_be_bytes());
+        let answer = produce_bytes(&mut wire, 9, &topic, 0, lying.into());
+        assert_eq!(answer.error_code, 0);
+        let found = fetch(&mut wire, &topic, 0, Wanted::from(answer.base_offset));
+        if found.error_code == 0 && server.is_some() {
+            let stored = headers(&found.records.unwrap_or_default());
+            assert!(
+                stored
+                    .iter()
+                    .all(|batch| batch.intact && batch.max_timestamp == old + 5)
+            );
+        }
+    }
+    if server.is_some() {
+        // On a real broker the active segment stays for minutes.
+        wait_for("retention", || {
+            (list_offsets(&mut wire, &topic, 0, -2).offset == 4).then_some(())
+        });
+    }
 }

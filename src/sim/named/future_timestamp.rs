@@ -2,7 +2,8 @@
 
 use super::Scene;
 use crate::clock::Clock;
-use crate::protocol::batch::BatchBuilder;
+use crate::protocol::batch::{BatchBuilder, compute_crc};
+use crate::sim::disk::End;
 use crate::sim::model::Sent;
 use crate::sim::store::Options;
 
@@ -39,4 +40,39 @@ fn a_future_timestamp_does_not_pin_retention() {
     assert_eq!(bounds.log_start, 3, "all that is older than a minute went");
     scene.turn();
     scene.check();
+}
+
+/// A log may hold a header that names a maximum which no record has: Produce puts it right today,
+/// and a log may come from elsewhere.
+#[test]
+fn a_header_that_lies_about_its_maximum_is_recovered_and_does_not_pin_retention() {
+    for end in [End::Kill, End::PowerLoss] {
+        let scene = Scene::with(Options::default(), 1, Some(("retention.ms", "3000")));
+        let key = scene.key(0);
+        let now = scene.world(|world| world.clock.wall_ms());
+        let mut lying = stamped(now);
+        let mut bytes = lying.payload.to_vec();
+        bytes[35..43].copy_from_slice(&i64::MAX.to_be_bytes());
+        let crc = compute_crc(&bytes);
+        bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+        lying.payload = bytes.into();
+        scene.send(key, &stamped(now));
+        scene.send(key, &lying);
+        scene.settle();
+        scene.restart(end);
+        scene.checkpoint();
+        scene.restart(end);
+        scene.check();
+        scene.send(key, &stamped(now));
+        scene.settle();
+        scene.world(|world| world.clock.advance(std::time::Duration::from_secs(60)));
+        scene.turn();
+        scene.settle();
+        let bounds = scene.world(|world| world.store().partition(key).bounds());
+        assert_eq!(
+            bounds.log_start, 3,
+            "it goes with the first old record behind it"
+        );
+        scene.check();
+    }
 }
