@@ -29,6 +29,28 @@ fn the_kept_corpus_passes() {
     }
 }
 
+/// CI builds no libFuzzer, so what stands between it and a target is compared as text.
+#[test]
+fn every_target_has_its_program() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+    for (name, _) in targets::TARGETS {
+        let program = fs::read_to_string(folder.join(format!("fuzz_targets/{name}.rs")));
+        let expected = format!(
+            "#![no_main]\n\nlibfuzzer_sys::fuzz_target!(|data: &[u8]| {{\n    \
+             shardgate_fuzz::{name}(data);\n}});\n"
+        );
+        assert_eq!(program.expect("a program"), expected);
+        let entry = format!("[[bin]]\nname = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"\n");
+        assert!(
+            manifest.contains(&entry),
+            "{name} is not in fuzz/Cargo.toml"
+        );
+    }
+    let programs = fs::read_dir(folder.join("fuzz_targets")).expect("programs");
+    assert_eq!(programs.count(), targets::TARGETS.len());
+}
+
 /// The first files of the corpora, out of the golden store and our own encoders.
 #[test]
 #[ignore = "writes files of the corpora"]
