@@ -16,10 +16,9 @@ use crate::handlers::fetch::session::Sessions;
 use crate::metrics::Metrics;
 use crate::partition::Registry;
 use crate::partition::maintenance::{Maintenance, MaintenanceOptions};
-use crate::partition::recovery::{self, Fatal, Opening, Progress};
+use crate::partition::recovery::{self, Fatal, Opening, OpeningDirectory, Progress};
 use crate::partition::registry::RegistryOptions;
-use crate::store::backend::Disk;
-use crate::store::backend::disk::DiskDir;
+use crate::store::directories;
 use crate::store::format::Format;
 use crate::store::journal::{Durable, Journal, JournalOptions, SyncPolicy};
 use crate::types::DirectoryNo;
@@ -74,7 +73,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Opens the data directory, replays its journal and starts the background work. Blocks until
+    /// Opens the data directories, replays their journals and starts the background work. Blocks until
     /// everything is ready to serve; runs on a tokio runtime.
     pub fn start(
         config: Arc<Config>,
@@ -82,14 +81,17 @@ impl Broker {
         progress: Progress<'_>,
         fatal: Fatal,
     ) -> Result<Arc<Self>, String> {
-        let directory = DiskDir::open_locked(&config.data_dir)
-            .map_err(|e| format!("data directory {}: {e}", config.data_dir.display()))?;
-        let disk: Arc<dyn Disk> = Arc::new(directory);
-        let format = Format::open_or_create(disk.as_ref())
-            .map_err(|e| format!("data directory {}: {e}", config.data_dir.display()))?;
+        let mut found =
+            directories::open_or_create(&config.data_dirs).map_err(|e| e.to_string())?;
+        let opening = found.iter().map(|directory| OpeningDirectory {
+            disk: Arc::clone(&directory.disk),
+            id: directory.format.directory_id(),
+            name: directory.name.clone(),
+            journal: journal_options(&config, &directory.format),
+        });
+        let opening = opening.collect();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let opening = Opening {
-            journal: journal_options(&config, &format),
+        let of_all = Opening {
             registry: registry_options(&config),
             footer_bytes: config.budgets.footers,
             open_files: config.segment_open_files,
@@ -101,12 +103,19 @@ impl Broker {
             clock: Arc::clone(&clock),
             fatal: Arc::clone(&fatal),
         };
-        let opened = recovery::open(&disk, opening, progress)?;
+        let opened = recovery::open(opening, of_all, progress)?;
+        directories::forget_others(&mut found).map_err(|e| e.to_string())?;
         let (partitions, catalog) = (Arc::clone(&opened.registry), Arc::clone(&opened.catalog));
         partitions.watch(&metrics);
+        let several = opened.directories.len() > 1;
         for directory in &opened.directories {
-            directory.watch(&metrics, None);
+            directory.watch(
+                &metrics,
+                several.then_some(directory.directory.name.as_str()),
+            );
         }
+        let cluster_id = found.first().map(|first| first.format.cluster_id.clone());
+        let cluster_id = cluster_id.unwrap_or_default();
         let journal: Arc<dyn Journal> = match opened.directories.first() {
             Some(first) => Arc::clone(&first.journal) as _,
             None => return Err("there is no data directory".to_owned()),
@@ -137,7 +146,7 @@ impl Broker {
         groups.watch(&metrics);
         Ok(Arc::new(Self {
             fetch_sessions: Sessions::new(config.fetch_sessions),
-            cluster_id: format.cluster_id,
+            cluster_id,
             node_id: config.node_id,
             maintenance: Mutex::new(Some(maintenance)),
             config,
@@ -153,8 +162,7 @@ impl Broker {
 
     /// A data directory's path, as configured.
     pub fn directory_path(&self, no: DirectoryNo) -> String {
-        let _ = no;
-        self.config.data_dir.display().to_string()
+        self.partitions.directories().get(no).name.clone()
     }
 
     /// How far the journals of all directories are durable.
@@ -198,7 +206,7 @@ impl Broker {
         if let Some(mut maintenance) = self.maintenance.lock().take() {
             maintenance.stop();
         }
-        for directory in self.partitions.directories() {
+        for directory in self.partitions.directories().iter() {
             if let Some(journal) = directory.journal() {
                 journal.close();
             }
@@ -221,11 +229,12 @@ fn journal_options(config: &Config, format: &Format) -> JournalOptions {
 /// The room that must stay free: when the gate closes, the tail is still to be flushed and the
 /// journal may need files for what is queued.
 fn reserve(config: &Config) -> u64 {
-    let needed = config.budgets.tail + 2 * config.journal_file_bytes;
+    let tail = config.budgets.tail / config.data_dirs.len() as u64;
+    let needed = tail + 2 * config.journal_file_bytes;
     if config.disk_reserve_bytes < needed {
         tracing::warn!(
             "disk.reserve.bytes={} is less than the store may need when the disk fills up; \
-             {needed} is used (budget.tail.bytes + 2 * journal.file.bytes)",
+             {needed} is used (a directory's part of budget.tail.bytes + 2 * journal.file.bytes)",
             config.disk_reserve_bytes
         );
     }

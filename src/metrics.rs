@@ -170,14 +170,19 @@ impl Metrics {
 
     /// Shows a budget's use, limit and queue.
     pub fn watch_budget(&self, budget: &Budget) {
-        let (used, waiting) = (budget.clone(), budget.clone());
+        self.watch_budgets(budget.name(), std::slice::from_ref(budget));
+    }
+
+    /// Shows the use, limit and queue of budgets of one unit that count as one.
+    pub fn watch_budgets(&self, name: &'static str, budgets: &[Budget]) {
+        let (used, waiting) = (budgets.to_vec(), budgets.to_vec());
         self.watch_limit(Limit {
-            name: budget.name(),
-            unit: budget.unit(),
-            limit: budget.limit(),
-            used: Box::new(move || used.used()),
+            name,
+            unit: budgets.first().map_or(Unit::Bytes, Budget::unit),
+            limit: budgets.iter().map(Budget::limit).sum(),
+            used: Box::new(move || used.iter().map(Budget::used).sum()),
             full: Full::Waiting,
-            count: Box::new(move || waiting.waiting() as u64),
+            count: Box::new(move || waiting.iter().map(|b| b.waiting() as u64).sum()),
         });
     }
 

@@ -107,6 +107,11 @@ impl Server {
         }
     }
 
+    /// Adds a setting as `key=value` from the next start on.
+    pub fn set(&mut self, setting: &str) {
+        self.settings.push(setting.to_owned());
+    }
+
     /// `host:port`, the same before and after a restart.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)

@@ -1,7 +1,7 @@
 //! What the terminal shows once clients are served.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::Listener;
@@ -13,8 +13,8 @@ pub struct Banner<'a> {
     pub listeners: &'a [&'a Listener],
     /// The admin port, if it is on.
     pub admin: Option<u16>,
-    /// The data directory.
-    pub data: &'a Path,
+    /// The data directories.
+    pub data: &'a [PathBuf],
     /// Time from the start of the process until ready.
     pub took: Duration,
 }
@@ -23,7 +23,6 @@ impl Banner<'_> {
     /// The text, with a line feed at its end.
     pub fn render(&self) -> String {
         let mut out = String::new();
-        let data = std::path::absolute(self.data).unwrap_or_else(|_| self.data.to_owned());
         let version = env!("CARGO_PKG_VERSION");
         let took = self.took.as_millis();
         // Writing to a String cannot fail.
@@ -44,7 +43,10 @@ impl Banner<'_> {
                 "  {name:<10} listens on {bind}, advertises {advertised}"
             );
         }
-        let _ = writeln!(out, "  {:<10} {}", "data", data.display());
+        for data in self.data {
+            let data = std::path::absolute(data).unwrap_or_else(|_| data.clone());
+            let _ = writeln!(out, "  {:<10} {}", "data", data.display());
+        }
         if let Some(port) = self.admin {
             let _ = writeln!(
                 out,
@@ -75,7 +77,7 @@ mod tests {
         let banner = Banner {
             listeners: &[&listener],
             admin: Some(9644),
-            data: Path::new("/data"),
+            data: &[PathBuf::from("/data")],
             took: Duration::from_millis(42),
         };
         let text = banner.render();

@@ -5,9 +5,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
 
-/// What the store has at most: segment files kept open, journal, checkpoint and merge.
-const STORE: u64 = 384;
-/// What of that is not for segment files.
+/// Segment files that the store keeps open at most.
+const SEGMENTS: u64 = 256;
+/// What each data directory has besides: journal, checkpoint and merge.
 const OTHER_FILES: u64 = 128;
 /// Segment files that reading needs at the least.
 const LEAST_SEGMENTS: u64 = 16;
@@ -24,7 +24,8 @@ pub(super) fn share_out(config: &mut Config) {
     let Some(limit) = raise() else {
         return;
     };
-    let shares = shares(limit, config.net.max_connections);
+    let directories = config.data_dirs.len() as u64;
+    let shares = shares(limit, config.net.max_connections, directories);
     config.segment_open_files = config.segment_open_files.min(shares.segments);
     if shares.connections < config.net.max_connections {
         tracing::warn!(
@@ -38,10 +39,11 @@ pub(super) fn share_out(config: &mut Config) {
     }
 }
 
-fn shares(limit: u64, wanted: usize) -> Shares {
-    let store = STORE.min(limit / 2);
+fn shares(limit: u64, wanted: usize, directories: u64) -> Shares {
+    let others = OTHER_FILES * directories;
+    let store = (SEGMENTS + others).min(limit / 2);
     let connections = usize::try_from(limit - store).unwrap_or(usize::MAX);
-    let segments = store.saturating_sub(OTHER_FILES).max(LEAST_SEGMENTS);
+    let segments = store.saturating_sub(others).max(LEAST_SEGMENTS);
     Shares {
         connections: connections.min(wanted).max(1),
         segments: usize::try_from(segments).unwrap_or(usize::MAX),
@@ -68,12 +70,14 @@ mod tests {
     #[test]
     fn the_store_keeps_its_files_whatever_clients_do() {
         let share = |limit, wanted| {
-            let shares = shares(limit, wanted);
+            let shares = shares(limit, wanted, 1);
             (shares.connections, shares.segments)
         };
         assert_eq!(share(1024, 10_000), (640, 256));
         assert_eq!(share(20_000, 10_000), (10_000, 256));
         assert_eq!(share(120, 10_000), (60, 16));
         assert_eq!(share(1024, 100), (100, 256));
+        let shares = shares(20_000, 20_000, 3);
+        assert_eq!((shares.connections, shares.segments), (19_360, 256));
     }
 }

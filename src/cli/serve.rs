@@ -90,7 +90,7 @@ async fn serve(config: Arc<Config>, started: Instant) -> Result<(), String> {
         Banner {
             listeners: &shown,
             admin,
-            data: &config.data_dir,
+            data: &config.data_dirs,
             took
         }
         .render()
@@ -160,7 +160,7 @@ async fn start_admin(
 
 /// Lets the admin port show and change shards.
 fn open_shards(store: &Slot, broker: &Arc<Broker>) {
-    match token::open(&broker.config.data_dir) {
+    match token::open(broker.config.data_dir()) {
         Ok(token) => {
             let broker = Arc::clone(broker);
             let _ = store.set(Store { broker, token });
@@ -168,7 +168,7 @@ fn open_shards(store: &Slot, broker: &Arc<Broker>) {
         Err(error) => tracing::warn!(
             "the admin port shows no shards: the file {} cannot be used: {error}; everything else \
              works",
-            token::path(&broker.config.data_dir).display()
+            token::path(broker.config.data_dir()).display()
         ),
     }
 }

@@ -3,16 +3,13 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use super::shards::client::Client;
 use super::{FAILED, USAGE};
 use crate::catalog::Environment;
 use crate::config::{Config, Loaded};
-use crate::partition::verify::{self, Report};
-use crate::store::backend::Disk;
-use crate::store::backend::disk::DiskDir;
-use crate::store::format::{Format, FormatError};
+use crate::partition::verify::{self, Checked, Report};
+use crate::store::directories::{self, OpenError};
 
 /// How it is checked.
 #[derive(Debug, clap::Args)]
@@ -46,7 +43,7 @@ pub fn run(loaded: &Loaded, options: &Options) -> ExitCode {
             report
         }
         Err(Refusal::Usage(why)) => {
-            eprintln!("shardgate verify: {}: {why}", config.data_dir.display());
+            eprintln!("shardgate verify: {why}");
             return ExitCode::from(USAGE);
         }
     };
@@ -67,8 +64,18 @@ pub fn run(loaded: &Loaded, options: &Options) -> ExitCode {
 enum Refusal {
     /// There is nothing that could be checked.
     Usage(String),
-    /// The format file itself.
+    /// A format file itself.
     Damaged(String),
+}
+
+impl From<OpenError> for Refusal {
+    fn from(error: OpenError) -> Self {
+        let words = error.to_string();
+        match error {
+            OpenError::Unusable { .. } => Self::Usage(words),
+            OpenError::Damaged { .. } => Self::Damaged(words),
+        }
+    }
 }
 
 fn ask(config: &Config, options: &Options) -> Result<Report, Refusal> {
@@ -78,19 +85,13 @@ fn ask(config: &Config, options: &Options) -> Result<Report, Refusal> {
 }
 
 fn check(config: &Config) -> Result<Report, Refusal> {
-    let usage = |e: &dyn std::fmt::Display| Refusal::Usage(e.to_string());
-    let directory = DiskDir::open_locked_to_read(&config.data_dir).map_err(|e| usage(&e))?;
-    let disk: Arc<dyn Disk> = Arc::new(directory);
-    let names = disk.list("").map_err(|e| usage(&e))?;
-    if !names.iter().any(|name| name == "format") {
-        return Err(Refusal::Usage(
-            "there is no format file, so this is no shardgate data directory".to_owned(),
-        ));
-    }
-    let format = Format::open(disk.as_ref()).map_err(|error| match error {
-        FormatError::Damaged(_) => Refusal::Damaged(error.to_string()),
-        other => usage(&other),
-    })?;
+    let opened = directories::open_to_read(&config.data_dirs)?;
+    let checked = opened.into_iter().map(|directory| Checked {
+        disk: directory.disk,
+        format: directory.format,
+        name: directory.name,
+    });
+    let checked: Vec<Checked> = checked.collect();
     let environment = Environment {
         node_id: config.node_id,
         fixed: config.properties.clone(),
@@ -99,7 +100,7 @@ fn check(config: &Config) -> Result<Report, Refusal> {
     let quiet = tracing::subscriber::NoSubscriber::default();
     // What recovery logs is about a start, and would be misleading here.
     Ok(tracing::subscriber::with_default(quiet, || {
-        verify::verify(&disk, &format, environment, &progress)
+        verify::verify(&checked, environment, &progress)
     }))
 }
 
@@ -126,7 +127,7 @@ fn words(report: &Report, config: &Config) -> String {
         out,
         "{}: journal {} files, {} groups, {} entries; checkpoint {} roots, {} sections; segments \
          {} files, {} bytes; {} topics, {} partitions, {} batches in segments",
-        config.data_dir.display(),
+        config.directory_names(),
         report.journal_files,
         report.journal_groups,
         report.journal_entries,

@@ -275,15 +275,6 @@ fn check_together(settings: &Settings, config: &Config) -> Result<(), ConfigErro
 }
 
 fn warn(settings: &Settings, config: &Config, warnings: &mut Vec<String>) {
-    if let Some(dirs) = raw(settings, "log.dirs")
-        && let [first, others @ ..] = dirs.list().as_slice()
-        && !others.is_empty()
-    {
-        warnings.push(format!(
-            "log.dirs names several directories; {first} is used and {} is not touched",
-            others.join(", ")
-        ));
-    }
     if let super::JournalSync::Interval(every) = config.journal_sync {
         warnings.push(format!(
             "journal.sync={}: acknowledged records of the last {} ms can be lost with the power; \
@@ -453,7 +444,10 @@ mod tests {
         let config = &loaded.config;
         assert_eq!(config.listeners.len(), 1);
         assert_eq!(config.listeners[0].advertised.to_string(), "localhost:9092");
-        assert_eq!(config.data_dir, PathBuf::from("/tmp/kraft-combined-logs"));
+        assert_eq!(
+            config.data_dirs,
+            [PathBuf::from("/tmp/kraft-combined-logs")]
+        );
         assert_eq!(config.group.initial_rebalance_delay_ms, 0);
         assert_eq!(config.net.send_buffer, Some(102_400));
         let unknown: Vec<_> = loaded
@@ -500,7 +494,8 @@ mod tests {
         let config = set(&["broker.id=7"]).unwrap().config;
         assert_eq!(config.node_id, 7);
         let config = set(&["log.dir=a", "log.dirs=b,c"]).unwrap().config;
-        assert_eq!(config.data_dir, PathBuf::from("b"));
+        assert_eq!(config.data_dirs, ["b", "c"].map(PathBuf::from));
+        assert!(set(&["log.dirs=b,c,b"]).is_err());
         let config = set(&["queued.max.request.bytes=2097152"]).unwrap().config;
         assert_eq!(config.budgets.requests, 2_097_152);
         let config = set(&["journal.sync=20"]).unwrap().config;
@@ -522,7 +517,6 @@ mod tests {
         said(&["num.partition=3"], "did you mean num.partitions?");
         said(&["frobnicate=3"], "unknown key frobnicate");
         said(&["journal.sync=20"], "20 ms can be lost");
-        said(&["log.dirs=a,b"], "b is not touched");
         said(&["authorizer.class.name=x.Y"], "nothing is authorized");
     }
 

@@ -11,7 +11,7 @@
 //! | [`value`] | numbers, booleans and lists with errors that name key, value and what is allowed |
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub mod here;
@@ -153,8 +153,10 @@ pub struct Config {
     pub rack: Option<String>,
     /// Client listeners, at least one. Ports are as configured; see [`crate::net`] for bound ones.
     pub listeners: Vec<Listener>,
-    /// The data directory: the first of `log.dirs`.
-    pub data_dir: PathBuf,
+    /// The data directories: `log.dirs`, at least one.
+    pub data_dirs: Vec<PathBuf>,
+    /// `describe.log.dirs.shards`: DescribeLogDirs shows each shard as a directory.
+    pub describe_shards: bool,
     /// `admin.port`.
     pub admin: AdminConfig,
     /// Network limits.
@@ -215,13 +217,29 @@ pub struct Config {
 }
 
 impl Config {
+    /// The first data directory, which holds what belongs to the node as a whole.
+    pub fn data_dir(&self) -> &Path {
+        self.data_dirs.first().map_or(Path::new("data"), |d| d)
+    }
+
+    /// The data directories as they are written in `log.dirs`.
+    pub fn directory_names(&self) -> String {
+        let names: Vec<String> = self
+            .data_dirs
+            .iter()
+            .map(|d| d.display().to_string())
+            .collect();
+        names.join(",")
+    }
+
     /// Defaults: one plaintext listener on `127.0.0.1:9092`, data under `./data`.
     pub fn defaults() -> Self {
         Self {
             node_id: 1,
             rack: None,
             listeners: vec![Listener::plaintext("PLAINTEXT", "127.0.0.1", 9092)],
-            data_dir: PathBuf::from("data"),
+            data_dirs: vec![PathBuf::from("data")],
+            describe_shards: false,
             admin: AdminConfig {
                 port: 9644,
                 explicit: false,

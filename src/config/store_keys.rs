@@ -1,5 +1,7 @@
 //! The keys of groups, other clients, the store and the budgets.
 
+use std::path::PathBuf;
+
 use super::Config;
 use super::JournalSync;
 use super::keys::{Key, honoured, mapped, millis};
@@ -141,10 +143,19 @@ pub(super) static STORE: &[Key] = &[
     honoured(
         "log.dirs",
         "data",
-        "The data directory; the first of several is used",
-        directory,
+        "The data directories, commas between; the first one also holds topics, configs and groups",
+        directories,
     ),
-    mapped("log.dir", "data", "As `log.dirs`", directory),
+    mapped("log.dir", "data", "As `log.dirs`", directories),
+    honoured(
+        "describe.log.dirs.shards",
+        "false",
+        "kafka-log-dirs shows each shard as a directory of its own below its data directory",
+        |c, raw| {
+            c.describe_shards = raw.boolean()?;
+            Ok(())
+        },
+    ),
     honoured(
         "journal.sync",
         "always",
@@ -200,13 +211,23 @@ pub(super) static STORE: &[Key] = &[
 
 const SYNC_ALLOWED: &str = "always, or a number of milliseconds from 1 to 60000, is allowed";
 
-fn directory(config: &mut Config, raw: Raw<'_>) -> Result<(), ConfigError> {
-    let first = raw
-        .list()
-        .first()
-        .copied()
-        .ok_or_else(|| raw.error("a directory is needed"))?;
-    config.data_dir = first.into();
+/// Data directories that a node may have: each has threads and a journal of its own.
+const MAX_DIRECTORIES: usize = 64;
+
+fn directories(config: &mut Config, raw: Raw<'_>) -> Result<(), ConfigError> {
+    let directories: Vec<PathBuf> = raw.list().into_iter().map(PathBuf::from).collect();
+    if directories.is_empty() {
+        return Err(raw.error("a directory is needed"));
+    }
+    if directories.len() > MAX_DIRECTORIES {
+        return Err(raw.error(format!("at most {MAX_DIRECTORIES} directories are allowed")));
+    }
+    let twice = (1..directories.len()).find(|at| directories[..*at].contains(&directories[*at]));
+    if let Some(at) = twice {
+        let name = directories[at].display();
+        return Err(raw.error(format!("{name} is named twice")));
+    }
+    config.data_dirs = directories;
     Ok(())
 }
 

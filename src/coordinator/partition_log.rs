@@ -16,7 +16,8 @@ use crate::partition::{Partition, Prepared, Registry};
 use crate::protocol::batch::{BatchBuilder, BatchInfo, BatchView, Batches, Records};
 use crate::types::{Offset, Position, TopicId};
 
-/// The topic that keeps groups and their offsets.
+/// The topic that keeps groups and their offsets. As all internal ones it lives in the first
+/// directory, so that a position says all.
 pub const OFFSETS_TOPIC: &str = "__consumer_offsets";
 
 /// Bytes read at a time while a partition is loaded.
@@ -141,7 +142,7 @@ impl CoordinatorLog for PartitionLog {
             .append(&partition, batch, None)
             .map_err(|_| unavailable("the topic is deleted"))?;
         Ok(Appended {
-            position: appended.position,
+            position: appended.place.position,
             base_offset: appended.base_offset,
         })
     }
@@ -185,11 +186,11 @@ impl CoordinatorLog for PartitionLog {
         let gone = || AppendError::Unavailable("the topic does not exist".into());
         let topic = self.topic().ok_or_else(gone)?;
         let partition = self.partition(&topic, partition).ok_or_else(gone)?;
-        let (_, position) = self
+        let (_, place) = self
             .partitions
             .move_log_start(&partition, offset)
             .map_err(|_| gone())?;
-        Ok(position)
+        Ok(place.position)
     }
 }
 

@@ -15,7 +15,7 @@ use super::answers::index;
 use super::{Connection, Reply};
 use crate::catalog::{Topic, names};
 use crate::protocol::error::ErrorCode;
-use crate::types::{Offset, PartitionKey, Position};
+use crate::types::{Offset, PartitionKey, Place, Places};
 
 /// Moves each partition's log start; one partition's error does not touch the others.
 pub async fn handle(
@@ -24,7 +24,7 @@ pub async fn handle(
     _version: i16,
 ) -> Reply<DeleteRecordsResponse> {
     let image = cx.broker.catalog.image();
-    let mut after = Position(0);
+    let mut after = Places::default();
     let mut topics = Vec::with_capacity(request.topics.len());
     for asked in request.topics {
         let name = asked.name.as_str();
@@ -34,8 +34,8 @@ pub async fn handle(
             asked.partitions.iter().map(|p| (p.partition_index, p)).collect();
         let partitions = last.into_values().map(|partition| {
             let moved = topic.and_then(|topic| delete(cx, topic, partition));
-            if let Ok((_, position)) = moved {
-                after = after.max(position);
+            if let Ok((_, place)) = moved {
+                after.add(place);
             }
             entry(partition.partition_index, moved.map(|(log_start, _)| log_start))
         });
@@ -65,7 +65,7 @@ fn delete(
     cx: &Connection,
     topic: &Topic,
     asked: &DeleteRecordsPartition,
-) -> Result<(Offset, Position), ErrorCode> {
+) -> Result<(Offset, Place), ErrorCode> {
     let partition = index(asked.partition_index)
         .and_then(|index| cx.broker.partitions.get(PartitionKey { topic: topic.no, index }))
         .ok_or(ErrorCode::UnknownTopicOrPartition)?;

@@ -209,7 +209,7 @@ fn in_use(config: &Config, node: i32, name: &str) -> Option<String> {
     };
     match name {
         "node.id" | "broker.id" => Some(node.to_string()),
-        "log.dirs" | "log.dir" => Some(config.data_dir.display().to_string()),
+        "log.dirs" | "log.dir" => Some(config.directory_names()),
         "listeners" => addresses(|listener| &listener.bind),
         "advertised.listeners" => addresses(|listener| &listener.advertised),
         _ => None,

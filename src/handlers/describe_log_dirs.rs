@@ -2,10 +2,10 @@
 //!
 //! KIP-113 (the API), KIP-827 (size and free space of the disk, version 4).
 //!
-//! Each shard is shown as a log directory of its own, named after the shard's id, so that stock
-//! tools print which partitions share a shard. No such directory exists on disk: all shards of a
-//! data directory share its journal and segment files, and its free space. Without any partition
-//! to show, the data directory itself is shown.
+//! Each data directory is shown with the partitions that live there, and the size and free space of
+//! its device. With `describe.log.dirs.shards=true` each shard is shown as a directory of its own
+//! below its data directory, so that stock tools print which partitions share a shard; no such
+//! directory exists on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,28 +21,42 @@ use super::{Connection, Reply};
 use crate::catalog::{Image, Topic};
 use crate::partition::log::Partition;
 use crate::partition::shard::SegmentFile;
-use crate::store::backend::disk::DiskDir;
-use crate::store::backend::{Disk, Space};
-use crate::types::{PartitionKey, ShardId};
+use crate::store::backend::Space;
+use crate::types::{DirectoryNo, PartitionKey, ShardId};
 
-/// Answers with one directory per shard that holds an asked partition.
+/// Answers with every data directory, or with every shard that holds an asked partition.
 pub async fn handle(
     cx: &Arc<Connection>,
     request: DescribeLogDirsRequest,
     _version: i16,
 ) -> Reply<DescribeLogDirsResponse> {
     let image = cx.broker.catalog.image();
-    let size = |key| cx.broker.partitions.get(key).map(|partition| bytes(&partition));
-    let shards = by_shard(&image, request.topics.as_deref(), size);
-    let dir = DiskDir::open_unlocked(&cx.broker.config.data_dir);
-    let space = dir.and_then(|dir| dir.space()).ok();
-    let root = cx.broker.config.data_dir.display().to_string();
-    let mut results: Vec<_> = shards
-        .into_iter()
-        .map(|(shard, topics)| directory(&format!("{root}/shards/{}", shard.0), topics, space))
-        .collect();
-    if results.is_empty() {
-        results.push(directory(&root, BTreeMap::new(), space));
+    let partitions = &cx.broker.partitions;
+    let shards = cx.broker.config.describe_shards;
+    let place = |key| {
+        let partition = partitions.get(key)?;
+        let shard = partition.shard()?;
+        let shown = shards.then_some(shard.id);
+        Some(((shard.home.no, shown), bytes(&partition)))
+    };
+    let mut places = by_place(&image, request.topics.as_deref(), place);
+    let mut results = Vec::new();
+    for root in partitions.directories().iter() {
+        let space = root.space().ok();
+        if !shards {
+            let topics = places.remove(&(root.no, None)).unwrap_or_default();
+            results.push(directory(&root.name, topics, space));
+            continue;
+        }
+        let there = places.extract_if((root.no, None).., |place, _| place.0 == root.no);
+        let before = results.len();
+        results.extend(there.map(|((_, shard), topics)| {
+            let shard = shard.map_or(0, |shard| shard.0);
+            directory(&format!("{}/shards/{shard}", root.name), topics, space)
+        }));
+        if results.len() == before {
+            results.push(directory(&root.name, BTreeMap::new(), space));
+        }
     }
     DescribeLogDirsResponse::default().with_results(results).into()
 }
@@ -61,21 +75,24 @@ fn bytes(partition: &Partition) -> u64 {
     })
 }
 
-/// Partitions of one shard with their sizes, by topic.
+/// A data directory, and a shard in it if those are shown.
+type Place = (DirectoryNo, Option<ShardId>);
+
+/// Partitions of one place with their sizes, by topic.
 type Sizes<'a> = BTreeMap<&'a str, Vec<(u32, u64)>>;
 
-/// Sorts the asked partitions (all if `None`) by the shard they are in. What does not exist is
-/// left out.
-fn by_shard<'a>(
+/// Sorts the asked partitions (all if `None`) by where they are, which `place` tells with their
+/// size. What does not exist is left out.
+fn by_place<'a>(
     image: &'a Image,
     asked: Option<&[DescribableLogDirTopic]>,
-    size: impl Fn(PartitionKey) -> Option<u64>,
-) -> BTreeMap<ShardId, Sizes<'a>> {
-    let mut shards: BTreeMap<ShardId, Sizes<'a>> = BTreeMap::new();
+    place: impl Fn(PartitionKey) -> Option<(Place, u64)>,
+) -> BTreeMap<Place, Sizes<'a>> {
+    let mut places: BTreeMap<Place, Sizes<'a>> = BTreeMap::new();
     let mut add = |topic: &'a Topic, at: u32| {
-        let Some(bytes) = size(PartitionKey { topic: topic.no, index: at }) else { return };
-        let Some(shard) = topic.layout.shard_of(at) else { return };
-        shards.entry(shard).or_default().entry(&topic.name).or_default().push((at, bytes));
+        let key = PartitionKey { topic: topic.no, index: at };
+        let Some((place, bytes)) = place(key) else { return };
+        places.entry(place).or_default().entry(&topic.name).or_default().push((at, bytes));
     };
     match asked {
         None => {
@@ -94,7 +111,7 @@ fn by_shard<'a>(
             }
         }
     }
-    shards
+    places
 }
 
 fn directory(name: &str, topics: Sizes<'_>, space: Option<Space>) -> DescribeLogDirsResult {

@@ -20,7 +20,7 @@ use crate::catalog::settings::{TimestampType, TopicSettings};
 use crate::catalog::Topic;
 use crate::handlers::unpack::{self, Packed};
 use crate::handlers::{Answer, CloseReason, Connection, throttle_time};
-use crate::partition::directory::Room;
+use crate::partition::directory::{Directory, Room};
 use crate::partition::load::Traffic;
 use crate::partition::producer_state::Claim;
 use crate::partition::registry::ENTRY_OVERHEAD;
@@ -31,7 +31,7 @@ use crate::protocol::compression::{Codec, CompressionError};
 use crate::protocol::error::ErrorCode;
 use crate::protocol::header::Header;
 use crate::protocol::response::encode_response;
-use crate::types::{Offset, Position};
+use crate::types::{Offset, Place, Places};
 
 /// Where larger batches are allowed, so many times as much may come out of them.
 const GROWTH: u64 = 16;
@@ -93,8 +93,24 @@ impl From<Refused> for Refusal {
     }
 }
 
-/// A partition's batch, checked, or why it is refused.
-type Checked = (i32, Result<(Arc<Partition>, Prepared), Refusal>);
+/// How far one partition's batch is.
+enum Stage {
+    /// It passed every check that needs no lock.
+    Checked(Arc<Partition>, Prepared),
+    /// It has its place in the journal, or is refused.
+    Done(Result<Done, Refusal>),
+}
+
+/// A batch that has its place.
+struct Done {
+    response: PartitionProduceResponse,
+    place: Place,
+    /// How long the client is to pause.
+    pause: Duration,
+}
+
+/// The partitions of a topic in a request, with their indexes.
+type Stages = Vec<(i32, Stage)>;
 
 /// Handles one Produce request.
 pub async fn handle(
@@ -105,7 +121,7 @@ pub async fn handle(
     let refuse_all = is_transactional(&request)
         .then_some(ErrorCode::TransactionalIdAuthorizationFailed);
     let known_acks = matches!(request.acks, -1..=1);
-    let mut checked: Vec<(TopicProduceResponse, Vec<Checked>)> = Vec::new();
+    let mut checked: Vec<(TopicProduceResponse, Stages)> = Vec::new();
     for topic in request.topic_data {
         let mut response = TopicProduceResponse::default();
         let found = if header.version >= FIRST_TOPIC_ID {
@@ -126,7 +142,11 @@ pub async fn handle(
                 (None, Err(code)) => Err((*code).into()),
                 (None, Ok(topic)) => check(cx, topic, data, header.version, known_acks).await,
             };
-            partitions.push((index, outcome));
+            let stage = match outcome {
+                Ok((partition, batch)) => Stage::Checked(partition, batch),
+                Err(refusal) => Stage::Done(Err(refusal)),
+            };
+            partitions.push((index, stage));
         }
         // A topic of which nothing was sent is not answered, as in Kafka.
         if !partitions.is_empty() {
@@ -156,7 +176,7 @@ pub async fn handle(
 struct Outcome {
     responses: Vec<TopicProduceResponse>,
     /// The answer may leave when this is durable.
-    after: Position,
+    after: Places,
     /// Something was refused.
     failed: bool,
     /// How long the client is to pause.
@@ -174,34 +194,36 @@ fn is_transactional(request: &ProduceRequest) -> bool {
 }
 
 /// Sequences everything that passed the checks. Only this part of a request is in order with the
-/// other requests of its partitions.
-async fn append(
-    cx: &Connection,
-    checked: Vec<(TopicProduceResponse, Vec<Checked>)>,
-) -> Outcome {
-    let bytes = checked
-        .iter()
-        .flat_map(|(_, partitions)| partitions)
-        .filter_map(|(_, outcome)| outcome.as_ref().ok())
-        .map(|(_, batch)| batch.payload.len() + ENTRY_OVERHEAD)
-        .sum();
-    let mut room = cx.broker.partitions.first().room(bytes).await;
+/// other requests of its partitions. One directory comes after the other, so that room in the tail
+/// of one is never held while another, slower one has none.
+async fn append(cx: &Connection, mut checked: Vec<(TopicProduceResponse, Stages)>) -> Outcome {
+    while let Some(home) = next_home(cx, &checked) {
+        let waiting = stages(&checked).filter_map(|stage| match stage {
+            Stage::Checked(partition, batch) if home_of(cx, partition).no == home.no => Some(batch),
+            _ => None,
+        });
+        let bytes = waiting.map(|batch| batch.payload.len() + ENTRY_OVERHEAD).sum();
+        let mut room = home.room(bytes).await;
+        for (_, stage) in checked.iter_mut().flat_map(|(_, partitions)| partitions) {
+            stage.append_in(cx, &home, room.as_mut());
+        }
+    }
     let mut all = Outcome::default();
     for (mut response, partitions) in checked {
-        for (index, outcome) in partitions {
-            let outcome = outcome
-                .and_then(|(partition, batch)| append_one(cx, &partition, batch, room.as_mut()));
-            match outcome {
-                Ok((partition, position, pause)) => {
-                    all.after = all.after.max(position);
-                    all.pause = all.pause.max(pause);
-                    response.partition_responses.push(partition.with_index(index));
+        for (index, stage) in partitions {
+            match stage {
+                Stage::Done(Ok(done)) => {
+                    all.after.add(done.place);
+                    all.pause = all.pause.max(done.pause);
+                    response.partition_responses.push(done.response.with_index(index));
                 }
-                Err(refusal) => {
+                Stage::Done(Err(refusal)) => {
                     cx.broker.metrics.refused_batches.inc();
                     all.failed = true;
                     response.partition_responses.push(refused(index, refusal));
                 }
+                // None is left: the loop above goes on until all are done.
+                Stage::Checked(..) => {}
             }
         }
         all.responses.push(response);
@@ -209,13 +231,43 @@ async fn append(
     all
 }
 
+fn stages(checked: &[(TopicProduceResponse, Stages)]) -> impl Iterator<Item = &Stage> {
+    checked.iter().flat_map(|(_, partitions)| partitions).map(|(_, stage)| stage)
+}
+
+/// A directory in which some batch is still to be sequenced.
+fn next_home(cx: &Connection, checked: &[(TopicProduceResponse, Stages)]) -> Option<Arc<Directory>> {
+    stages(checked).find_map(|stage| match stage {
+        Stage::Checked(partition, _) => Some(home_of(cx, partition)),
+        Stage::Done(_) => None,
+    })
+}
+
+fn home_of(cx: &Connection, partition: &Partition) -> Arc<Directory> {
+    let shard = partition.shard();
+    let first = cx.broker.partitions.first();
+    shard.map_or_else(|| Arc::clone(first), |shard| Arc::clone(&shard.home))
+}
+
+impl Stage {
+    /// Sequences the batch if its partition lives in this directory.
+    fn append_in(&mut self, cx: &Connection, home: &Directory, room: Option<&mut Room>) {
+        let Self::Checked(partition, batch) = self else { return };
+        if home_of(cx, partition).no == home.no {
+            let batch = batch.clone();
+            *self = Self::Done(append_one(cx, home, partition, batch, room));
+        }
+    }
+}
+
 fn append_one(
     cx: &Connection,
+    home: &Directory,
     partition: &Partition,
     batch: Prepared,
     room: Option<&mut Room>,
-) -> Result<(PartitionProduceResponse, Position, Duration), Refusal> {
-    if !cx.broker.partitions.is_writable() {
+) -> Result<Done, Refusal> {
+    if !home.is_writable() {
         return Err(Refusal::new(
             ErrorCode::KafkaStorageError,
             "the disk is nearly full; writes are refused until there is room",
@@ -233,13 +285,13 @@ fn append_one(
     let metrics = &cx.broker.metrics;
     if appended.duplicate {
         metrics.duplicate_batches.inc();
-        return Ok((response, appended.position, Duration::ZERO));
+        return Ok(Done { response, place: appended.place, pause: Duration::ZERO });
     }
     metrics.produced_batches.inc();
     metrics.produced_records.inc_by(records);
     metrics.produced_bytes.inc_by(bytes as u64);
     let pause = cx.broker.partitions.count(partition, Traffic::written(bytes, records));
-    Ok((response, appended.position, pause))
+    Ok(Done { response, place: appended.place, pause })
 }
 
 fn refused(index: i32, refusal: Refusal) -> PartitionProduceResponse {

@@ -55,7 +55,14 @@ impl Registry {
         for entry in &group.entries {
             match entry.kind {
                 EntryKind::Batch => {
-                    holds_batches |= self.take_batch(&group, entry, &applied, replay)?;
+                    holds_batches |= self.take_batch(directory, &group, entry, &applied, replay)?;
+                }
+                EntryKind::Catalog if directory.no != self.first().no => {
+                    return Err(format!(
+                        "journal entry {} changes the catalog, which only those of the first \
+                         directory do",
+                        entry.position.0
+                    ));
                 }
                 EntryKind::Catalog => self.take_change(&group, entry, replay)?,
                 EntryKind::Segments => {
@@ -86,6 +93,7 @@ impl Registry {
 
     fn take_batch(
         &self,
+        directory: &Directory,
         group: &Group,
         entry: &EntryRef,
         applied: &Applied,
@@ -95,6 +103,9 @@ impl Registry {
             self.check_deleted(entry)?;
             return Ok(false);
         };
+        if replay.is_some() && !partition.lives_in(directory) {
+            return Ok(false);
+        }
         let payload = group.payload(entry);
         let view = BatchView::first(&payload).map_err(|e| {
             format!(
@@ -247,7 +258,7 @@ impl Registry {
             applied.groups.pop_front();
         }
         for key in keys {
-            if let Some(partition) = self.get(key) {
+            if let Some(partition) = self.get(key).filter(|p| p.lives_in(directory)) {
                 partition.free_tail(flushed);
             }
         }
@@ -263,6 +274,9 @@ impl Registry {
         let Some(partition) = self.get(entry.key) else {
             return self.check_deleted(entry);
         };
+        if replay.is_some() && !partition.lives_in(directory) {
+            return Ok(());
+        }
         let offset = decode_log_start(&group.payload(entry))?;
         if replay.is_some() {
             partition.sequenced(|_, sequence| {

@@ -9,7 +9,6 @@ use std::io;
 
 use bytes::{Buf, BufMut, Bytes};
 
-use crate::catalog::Image;
 use crate::partition::directory::Directory;
 use crate::partition::figures::Figures;
 use crate::partition::producer_state::{Producer, Producers, WindowBatch};
@@ -203,10 +202,10 @@ impl Checkpointer {
         }
     }
 
-    /// Encodes all sections, ascending by slot.
+    /// Encodes all sections, ascending by slot; `catalog` is encoded already.
     fn sections(
         &mut self,
-        image: &Image,
+        catalog: Vec<Bytes>,
         partitions: &BTreeMap<PartitionKey, PartitionSequence>,
     ) -> Vec<(u32, Bytes)> {
         let gone: Vec<_> = self
@@ -240,7 +239,7 @@ impl Checkpointer {
             .into_iter()
             .map(|(slot, bytes)| (slot, Bytes::from(bytes)));
         partitions
-            .chain((FIRST_CATALOG_SLOT..).zip(image.encode()))
+            .chain((FIRST_CATALOG_SLOT..).zip(catalog))
             .collect()
     }
 }
@@ -264,7 +263,7 @@ impl Registry {
             };
             (applied.position, root, self.catalog.image())
         };
-        let (partitions, newest) = self.capture_partitions();
+        let (partitions, newest) = self.capture_partitions(directory);
         // The copies run ahead of the journal, and a crash must not leave it behind them.
         if !directory.wait_durable(newest) {
             return Err(io::Error::other("the journal has ended"));
@@ -274,7 +273,12 @@ impl Registry {
         if directory.no == self.first().no {
             self.archive_epochs(true)?;
         }
-        let sections = checkpointer.sections(&image, &partitions);
+        // The catalog's changes are in the first directory's journal.
+        let catalog = match directory.no == self.first().no {
+            true => image.encode(),
+            false => Vec::new(),
+        };
+        let sections = checkpointer.sections(catalog, &partitions);
         let flushed = root.flushed;
         let published = store.publish(captured, root.encode(), &sections);
         directory.figures.note_checkpoints(store);
@@ -288,9 +292,12 @@ impl Registry {
         Ok(())
     }
 
-    /// Copies each partition's sequence under its shard's lock; returns the newest position in
+    /// Copies the sequence of each partition that lives in a directory, under its shard's lock; returns the newest position in
     /// the copies.
-    fn capture_partitions(&self) -> (BTreeMap<PartitionKey, PartitionSequence>, Position) {
+    fn capture_partitions(
+        &self,
+        directory: &Directory,
+    ) -> (BTreeMap<PartitionKey, PartitionSequence>, Position) {
         let (now, started) = (self.now().steady_ms, self.started.0);
         let expiration = self
             .catalog
@@ -305,6 +312,9 @@ impl Registry {
             .map(|p| std::sync::Arc::clone(&p))
             .collect();
         for partition in partitions {
+            if !partition.lives_in(directory) {
+                continue;
+            }
             let sequence = partition.sequenced(|_, sequence| {
                 if let Some(producers) = &mut sequence.producers {
                     let before = producers.bytes();
@@ -326,7 +336,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Environment;
+    use crate::catalog::{Environment, Image};
     use crate::partition::producer_state::{Claim, Placed, Room};
 
     fn sequence(next_offset: i64, producers: i64) -> PartitionSequence {
@@ -371,9 +381,9 @@ mod tests {
             };
             partitions.insert(key, sequence(i64::from(index), i64::from(index % 3)));
         }
-        let image = Image::empty(Environment::default());
+        let catalog = || Image::empty(Environment::default()).encode();
         let mut first = Checkpointer::default();
-        let sections = first.sections(&image, &partitions);
+        let sections = first.sections(catalog(), &partitions);
         let of_partitions = |sections: &[(u32, Bytes)]| {
             let slots = sections.iter().map(|(slot, _)| *slot);
             slots.filter(|slot| *slot < FIRST_CATALOG_SLOT).count()
@@ -387,12 +397,12 @@ mod tests {
             index: 2000,
         };
         partitions.insert(key, sequence(9999, 0));
-        let changed = again.sections(&image, &partitions);
+        let changed = again.sections(catalog(), &partitions);
         let differ = sections.iter().zip(&changed).filter(|(a, b)| a != b);
         assert_eq!(differ.count(), 1, "a change stays within its section");
 
         partitions.clear();
-        assert_eq!(of_partitions(&again.sections(&image, &partitions)), 0);
+        assert_eq!(of_partitions(&again.sections(catalog(), &partitions)), 0);
     }
 
     #[test]

@@ -12,23 +12,31 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::budget::Budget;
 use crate::partition::figures::Figures;
 use crate::partition::gate::Gate;
+use crate::partition::registry::RegistryOptions;
 use crate::partition::shard::SegmentFile;
-use crate::store::backend::Disk;
+use crate::store::backend::{Disk, Space};
 use crate::store::journal::{Group, Journal};
 use crate::store::segment::SegmentStore;
-use crate::types::{DirectoryNo, FileId, Position};
+use crate::types::{DirectoryId, DirectoryNo, FileId, Position};
 
 /// One data directory.
 pub struct Directory {
     /// Its place in `log.dirs`.
     pub no: DirectoryNo,
+    /// What layouts call it.
+    pub id: DirectoryId,
+    /// What the operator calls it: its path.
+    pub name: String,
     pub(crate) segments: Arc<SegmentStore>,
     journal: OnceLock<Arc<dyn Journal>>,
     /// Bytes of batches that the tail may hold.
     pub tail_limit: usize,
     budget: Arc<Semaphore>,
+    /// Segment reads under way on threads that may wait for the disk.
+    pub(super) reads: Budget,
     pub(super) gate: Gate,
     pub(super) applied: Mutex<Applied>,
     pub(super) figures: Figures,
@@ -42,6 +50,45 @@ pub struct Directory {
     pub(super) wake: Signal,
     /// Told when merging is to stop.
     pub(super) merge_wake: Signal,
+}
+
+/// The data directories of a node, in the order of `log.dirs`.
+pub struct Directories {
+    first: Arc<Directory>,
+    others: Vec<Arc<Directory>>,
+}
+
+impl Directories {
+    /// The first one, and the others in order.
+    pub fn new(first: Arc<Directory>, others: Vec<Arc<Directory>>) -> Self {
+        Self { first, others }
+    }
+
+    /// The one whose journal holds the catalog.
+    pub fn first(&self) -> &Arc<Directory> {
+        &self.first
+    }
+
+    /// Whether there is another one than the first.
+    pub fn are_several(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Directory>> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// The one of that number, which a directory of this node gave out.
+    pub fn get(&self, no: DirectoryNo) -> &Arc<Directory> {
+        self.iter().nth(usize::from(no.0)).unwrap_or(&self.first)
+    }
+
+    /// The one that a layout names. A start ends when one is named that is not there, and takes
+    /// the first in its place until it has read all that could still delete the shard.
+    pub(super) fn home(&self, id: DirectoryId) -> &Arc<Directory> {
+        self.iter().find(|d| d.id == id).unwrap_or(&self.first)
+    }
 }
 
 /// A flag that a thread sleeps on.
@@ -100,21 +147,23 @@ impl Room {
 }
 
 impl Directory {
-    /// A directory without files; recovery fills it, then [`Directory::attach`] makes it writable.
+    /// A directory without files and with these shares of the budgets; recovery fills it, then [`Directory::attach`] makes it writable.
     pub fn new(
-        no: DirectoryNo,
+        (no, id, name): (DirectoryNo, DirectoryId, String),
         disk: Arc<dyn Disk>,
         segments: Arc<SegmentStore>,
-        tail_bytes: usize,
-        reserve_bytes: u64,
+        shares: &RegistryOptions,
     ) -> Self {
         Self {
             no,
+            id,
+            name,
             segments,
             journal: OnceLock::new(),
-            tail_limit: tail_bytes,
-            budget: Arc::new(Semaphore::new(tail_bytes)),
-            gate: Gate::new(disk, reserve_bytes),
+            tail_limit: shares.tail_bytes,
+            budget: Arc::new(Semaphore::new(shares.tail_bytes)),
+            reads: Budget::new("reads", shares.read_bytes),
+            gate: Gate::new(disk, shares.reserve_bytes),
             applied: Mutex::default(),
             figures: Figures::default(),
             garbage: AtomicBool::new(true),
@@ -157,6 +206,11 @@ impl Directory {
             && !self
                 .journal()
                 .is_some_and(|journal| journal.short_of_space())
+    }
+
+    /// Size and free space of the device.
+    pub fn space(&self) -> std::io::Result<Space> {
+        self.gate.space()
     }
 
     /// Bytes of tail budget that are free.

@@ -222,7 +222,8 @@ const OF_JOURNAL: [OfJournal; 9] = [
 impl Registry {
     /// Shows the store's figures on `/metrics`.
     pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
-        metrics.watch_budget(&self.reads);
+        let reads = self.directories.iter().map(|d| d.reads.clone());
+        metrics.watch_budgets("reads", &reads.collect::<Vec<_>>());
         self.watch_reshapes(metrics);
         let producers = &self.producers.account;
         metrics.watch_account("producers", Unit::Bytes, Full::Evicted, producers);

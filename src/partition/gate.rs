@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::store::backend::Disk;
+use crate::store::backend::{Disk, Space};
 
 /// Bytes of appends after which the free space is looked at again.
 const LOOK_EVERY: u64 = 4 << 20;
@@ -43,6 +43,10 @@ impl Gate {
             // An error here is met again by the background thread, which can end the process.
             let _ = self.look();
         }
+    }
+
+    pub(super) fn space(&self) -> io::Result<Space> {
+        self.disk.space()
     }
 
     /// Whether so many bytes can be written without coming near the reserve.

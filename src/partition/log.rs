@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::partition::directory::Directory;
 use crate::partition::load::{Rates, Traffic};
 use crate::partition::routes::TopicShards;
 use crate::partition::shard::{FileList, PartitionSequence, Shard, Standing};
@@ -103,6 +104,11 @@ impl Partition {
     /// The shard that sequences it now; `None` never happens for a partition of a live topic.
     pub fn shard(&self) -> Option<Arc<Shard>> {
         self.shards.route(self.key.index)
+    }
+
+    /// Whether its appends go to this directory now.
+    pub(super) fn lives_in(&self, directory: &Directory) -> bool {
+        self.shards.lives_in(self.key.index, directory)
     }
 
     /// Runs `f` on the sequencing state under the lock of the shard that has the partition now,

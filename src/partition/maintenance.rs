@@ -93,7 +93,7 @@ impl Maintenance {
     /// Flushes the tails, writes checkpoints and ends the threads, so that the next start is quick.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        for directory in self.registry.directories() {
+        for directory in self.registry.directories().iter() {
             directory.wake.raise();
             directory.merge_wake.raise();
         }
@@ -314,10 +314,7 @@ impl Registry {
             let Some(partition) = self.get(key) else {
                 continue;
             };
-            if partition
-                .shard()
-                .is_none_or(|shard| shard.home.no != directory.no)
-            {
+            if !partition.lives_in(directory) {
                 continue;
             }
             let (log_start, runs) = partition.search(|bounds, files, tail| {

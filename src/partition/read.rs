@@ -148,7 +148,8 @@ impl Registry {
             Err(ReadError::WouldBlock) => {}
             other => return self.storage(other, key),
         }
-        let _share = self.reads.acquire(max_bytes as u64).await;
+        let directory = self.directories.get(file.directory);
+        let _share = directory.reads.acquire(max_bytes as u64).await;
         let registry = Arc::clone(self);
         let task =
             tokio::task::spawn_blocking(move || read_section(&registry, &file, &want, false));
@@ -211,7 +212,7 @@ fn read_section(
     cached: bool,
 ) -> Result<Option<Piece>, ReadError> {
     let id = file.meta.file;
-    let store = &registry.directory(file.directory).segments;
+    let store = &registry.directories.get(file.directory).segments;
     let section = if cached {
         store.section_cached(id, want.key)?
     } else {

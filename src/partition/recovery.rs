@@ -1,6 +1,6 @@
-//! Opening a data directory: checkpoint, then journal, then ready to append.
+//! Opening the data directories: checkpoints, then journals, then ready to append.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,16 +8,16 @@ use crate::catalog::{Catalog, Environment, Image};
 use crate::clock::Clock;
 use crate::partition::apply::{DirectorySink, Replay};
 use crate::partition::checkpoint::{Checkpointer, LoadedSections, Root};
-use crate::partition::directory::Directory;
+use crate::partition::directory::{Directories, Directory};
 use crate::partition::log::Partition;
 use crate::partition::registry::{Registry, RegistryOptions};
-use crate::partition::shard::SegmentFile;
+use crate::partition::shard::{PartitionSequence, SegmentFile};
 use crate::store::backend::Disk;
 use crate::store::checkpoint::{CheckpointError, CheckpointStore, Loaded};
 use crate::store::journal::{self, FileJournal, JournalError, JournalOptions};
 use crate::store::lineage::LineageStore;
 use crate::store::segment::{ReadError, SegmentMeta, SegmentStore};
-use crate::types::{DirectoryNo, PartitionKey, Position};
+use crate::types::{DirectoryId, DirectoryNo, PartitionKey, Position};
 
 /// Told how far replay is: bytes done, bytes in all.
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
@@ -64,15 +64,13 @@ pub(crate) struct RecoveredDirectory {
 
 /// What a start is told.
 pub struct Opening {
-    /// How the journal works.
-    pub journal: JournalOptions,
-    /// Bounds of the registry.
+    /// Bounds of the registry, over all directories.
     pub registry: RegistryOptions,
     /// Memory for cached segment footers.
     pub footer_bytes: u64,
     /// Segment files kept open at most.
     pub open_files: usize,
-    /// What the catalog depends on besides its changes.
+    /// What the catalog depends on besides its changes and the directories.
     pub environment: Environment,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -80,14 +78,26 @@ pub struct Opening {
     pub fatal: Fatal,
 }
 
-/// Opens the store on a disk whose lock the caller holds.
+/// A data directory to open.
+pub struct OpeningDirectory {
+    /// Its disk, whose lock the caller holds.
+    pub disk: Arc<dyn Disk>,
+    /// What layouts call it.
+    pub id: DirectoryId,
+    /// What the operator calls it.
+    pub name: String,
+    /// How its journal works.
+    pub journal: JournalOptions,
+}
+
+/// Opens the store in these directories, the first one first.
 pub fn open(
-    disk: &Arc<dyn Disk>,
+    directories: Vec<OpeningDirectory>,
     opening: Opening,
     progress: Progress<'_>,
 ) -> Result<Opened, String> {
     let fatal = Arc::clone(&opening.fatal);
-    let recovered = recover(disk, opening, progress)?;
+    let recovered = recover(directories, opening, progress)?;
     let (registry, catalog) = (recovered.registry, recovered.catalog);
     let mut directories = Vec::new();
     for found in recovered.directories {
@@ -115,81 +125,165 @@ pub fn open(
     })
 }
 
-/// Checkpoint and journal into a registry that is ready but for its journal.
+/// Checkpoints and journals into a registry that is ready but for its journals.
+///
+/// The first directory comes first, with all of its journal: only then it is known what lives
+/// where. Each other one then gives the state of the partitions that live in it.
 pub(crate) fn recover(
-    disk: &Arc<dyn Disk>,
+    directories: Vec<OpeningDirectory>,
     opening: Opening,
     progress: Progress<'_>,
 ) -> Result<Recovered, String> {
-    let reserve_bytes = opening.registry.reserve_bytes;
-    let (checkpoints, loaded) =
-        CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
-    let segments = SegmentStore::new(Arc::clone(disk), opening.footer_bytes);
-    let segments = Arc::new(segments.with_open_files(opening.open_files));
-    let start = Start::from_checkpoint(loaded, opening.environment)?;
-    let catalog = Arc::new(Catalog::new(start.image));
-    let directory = Arc::new(Directory::new(
-        DirectoryNo(0),
-        Arc::clone(disk),
-        segments,
-        opening.registry.tail_bytes,
-        opening.registry.reserve_bytes,
-    ));
+    let environment = Environment {
+        directories: directories.iter().map(|directory| directory.id).collect(),
+        ..opening.environment.clone()
+    };
+    let mut found = Vec::new();
+    for (no, directory) in (0..).zip(&directories) {
+        let each = Found::open(DirectoryNo(no), directory, &opening, directories.len());
+        found.push(each.map_err(|e| told_where(&directories, &directory.name, e))?);
+    }
+    let [first, others @ ..] = &mut found[..] else {
+        return Err("there is no data directory".to_owned());
+    };
+    let catalog = Arc::new(Catalog::new(first.image(environment)?));
+    let all = Directories::new(
+        Arc::clone(&first.directory),
+        others.iter().map(|o| Arc::clone(&o.directory)).collect(),
+    );
     let registry = Arc::new(Registry::new(
         opening.registry,
         Arc::clone(&catalog),
-        vec![Arc::clone(&directory)],
+        all,
         opening.clock,
         opening.fatal,
-        LineageStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?,
+        LineageStore::open(Arc::clone(&directories[0].disk)).map_err(|e| e.to_string())?,
     ));
-    registry.restore(&directory, &start.root, &start.sections)?;
-
-    let journal = JournalOptions {
-        reserve_bytes,
-        ..opening.journal
-    };
-    let mut opened = FileJournal::open(Arc::clone(disk), journal).map_err(|e| e.to_string())?;
-    let replay = Replay {
-        captured: start.captured,
-    };
-    let replayed = opened.replay(
-        start.root.flushed.min(start.captured),
-        &mut |group| registry.take_in(&directory, group, Some(replay)),
-        progress,
-    );
-    match replayed {
-        // Nothing else than a checkpoint holds what was trimmed.
-        Err(JournalError::Missing { .. }) if !checkpoints.damage().is_empty() => {
-            return Err(CheckpointError::Damaged(checkpoints.damage().join("; ")).to_string());
+    let total: u64 = found.iter().map(|each| each.journal.bytes()).sum();
+    let mut before = 0;
+    for each in &mut found {
+        let name = each.directory.name.clone();
+        let bytes = each.journal.bytes();
+        let told = |done, _| progress(before + done, total);
+        each.restore(&registry, &told)
+            .map_err(|e| told_where(&directories, &name, e))?;
+        before += bytes;
+        if each.directory.no == DirectoryNo(0) {
+            registry.check_homes()?;
         }
-        other => other.map_err(|e| e.to_string())?,
-    };
-    directory.figures.note_checkpoints(&checkpoints);
-    registry.finish_recovery(&directory)?;
+    }
+    for each in &found {
+        registry.finish_recovery(&each.directory)?;
+    }
     Ok(Recovered {
         registry,
         catalog,
-        directories: vec![RecoveredDirectory {
-            directory,
-            journal: opened,
-            checkpoints,
-            checkpointer: start.checkpointer,
-        }],
+        directories: found.into_iter().map(Found::done).collect(),
     })
+}
+
+fn told_where(all: &[OpeningDirectory], name: &str, error: String) -> String {
+    match all.len() {
+        1 => error,
+        _ => format!("data directory {name}: {error}"),
+    }
+}
+
+/// A directory whose checkpoint is read and whose journal is to be replayed.
+struct Found {
+    directory: Arc<Directory>,
+    checkpoints: CheckpointStore,
+    start: Start,
+    journal: journal::Opened,
+}
+
+impl Found {
+    fn open(
+        no: DirectoryNo,
+        opening: &OpeningDirectory,
+        all: &Opening,
+        of: usize,
+    ) -> Result<Self, String> {
+        let disk = &opening.disk;
+        let (checkpoints, loaded) =
+            CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
+        let segments = SegmentStore::new(Arc::clone(disk), all.footer_bytes / of as u64);
+        let segments = segments.with_open_files((all.open_files / of).max(1));
+        let journal = JournalOptions {
+            reserve_bytes: all.registry.reserve_bytes,
+            ..opening.journal.clone()
+        };
+        let directory = Directory::new(
+            (no, opening.id, opening.name.clone()),
+            Arc::clone(disk),
+            Arc::new(segments),
+            &RegistryOptions {
+                tail_bytes: all.registry.tail_bytes / of,
+                read_bytes: all.registry.read_bytes / of as u64,
+                ..all.registry.clone()
+            },
+        );
+        Ok(Self {
+            directory: Arc::new(directory),
+            start: Start::from_checkpoint(loaded)?,
+            journal: FileJournal::open(Arc::clone(disk), journal).map_err(|e| e.to_string())?,
+            checkpoints,
+        })
+    }
+
+    /// The catalog as the checkpoint has it.
+    fn image(&self, environment: Environment) -> Result<Image, String> {
+        let catalog = &self.start.sections.catalog;
+        if catalog.is_empty() {
+            return Ok(Image::empty(environment));
+        }
+        Image::decode(catalog.iter().map(|section| &section[..]), environment)
+            .map_err(|e| format!("the catalog in the checkpoint cannot be read: {e}"))
+    }
+
+    fn restore(&mut self, registry: &Registry, progress: Progress<'_>) -> Result<(), String> {
+        let (directory, start) = (&self.directory, &self.start);
+        registry.restore(directory, &start.root, &start.sections)?;
+        let replay = Replay {
+            captured: start.captured,
+        };
+        let replayed = self.journal.replay(
+            start.root.flushed.min(start.captured),
+            &mut |group| registry.take_in(directory, group, Some(replay)),
+            progress,
+        );
+        match replayed {
+            // Nothing else than a checkpoint holds what was trimmed.
+            Err(JournalError::Missing { .. }) if !self.checkpoints.damage().is_empty() => {
+                let damage = self.checkpoints.damage().join("; ");
+                return Err(CheckpointError::Damaged(damage).to_string());
+            }
+            other => other.map_err(|e| e.to_string())?,
+        };
+        directory.figures.note_checkpoints(&self.checkpoints);
+        Ok(())
+    }
+
+    fn done(self) -> RecoveredDirectory {
+        RecoveredDirectory {
+            directory: self.directory,
+            journal: self.journal,
+            checkpoints: self.checkpoints,
+            checkpointer: self.start.checkpointer,
+        }
+    }
 }
 
 /// What a checkpoint gives recovery to start from.
 struct Start {
     captured: Position,
     root: Root,
-    image: Image,
     sections: LoadedSections,
     checkpointer: Checkpointer,
 }
 
 impl Start {
-    fn from_checkpoint(loaded: Option<Loaded>, environment: Environment) -> Result<Self, String> {
+    fn from_checkpoint(loaded: Option<Loaded>) -> Result<Self, String> {
         let Some(loaded) = loaded else {
             return Ok(Self {
                 captured: Position(0),
@@ -197,20 +291,15 @@ impl Start {
                     next_file: 1,
                     ..Root::default()
                 },
-                image: Image::empty(environment),
                 sections: LoadedSections::default(),
                 checkpointer: Checkpointer::default(),
             });
         };
         let root = Root::decode(&loaded.root)?;
-        let (checkpointer, mut sections) = Checkpointer::load(&root, loaded.sections)?;
-        let catalog = std::mem::take(&mut sections.catalog);
-        let image = Image::decode(catalog.iter().map(|section| &section[..]), environment)
-            .map_err(|e| format!("the catalog in the checkpoint cannot be read: {e}"))?;
+        let (checkpointer, sections) = Checkpointer::load(&root, loaded.sections)?;
         Ok(Self {
             captured: loaded.captured,
             root,
-            image,
             sections,
             checkpointer,
         })
@@ -218,7 +307,8 @@ impl Start {
 }
 
 impl Registry {
-    /// Puts partitions and segment lists back as the checkpoint kept them.
+    /// Puts the partitions that live in a directory and its segment files back as its checkpoint
+    /// kept them; the first one makes those of the others, too.
     fn restore(
         &self,
         directory: &Directory,
@@ -233,7 +323,16 @@ impl Registry {
                     topic: topic.no,
                     index,
                 };
-                let sequence = sections.partitions.get(&key).cloned().unwrap_or_default();
+                let kept = sections.partitions.get(&key);
+                let sequence = match (self.get(key), shards.lives_in(index, directory)) {
+                    (Some(_), false) => continue,
+                    (None, false) => PartitionSequence::default(),
+                    (Some(before), true) => {
+                        before.sequenced(|_, sequence| self.producers.forget_all(sequence));
+                        kept.cloned().unwrap_or_default()
+                    }
+                    (None, true) => kept.cloned().unwrap_or_default(),
+                };
                 self.producers.count(&sequence);
                 let partition = Partition::new(key, topic.id, Arc::clone(&shards), sequence);
                 self.partitions.insert(key, Arc::new(partition));
@@ -271,6 +370,37 @@ impl Registry {
             self.list_file(&mut applied, Arc::new(file));
         }
         Ok(())
+    }
+
+    /// Refuses a start without a directory that shards live in.
+    fn check_homes(&self) -> Result<(), String> {
+        let image = self.catalog.image();
+        let mut missing: BTreeMap<DirectoryId, Vec<&str>> = BTreeMap::new();
+        for topic in image.topics() {
+            for shard in topic.layout.shards() {
+                if self.directories.home(shard.home).id != shard.home {
+                    let topics = missing.entry(shard.home).or_default();
+                    if topics.last() != Some(&&*topic.name) {
+                        topics.push(&topic.name);
+                    }
+                }
+            }
+        }
+        let Some((home, topics)) = missing.into_iter().next() else {
+            return Ok(());
+        };
+        let more = match topics.len() {
+            n if n > 10 => format!(" and {} more", n - 10),
+            _ => String::new(),
+        };
+        let named = topics[..topics.len().min(10)].join(", ");
+        Err(format!(
+            "log.dirs lacks the data directory with store.id={}, which holds records of {} \
+             topics: {named}{more}. Put it back into log.dirs; if it is lost, restore it or the \
+             whole node from a copy",
+            home.0,
+            topics.len(),
+        ))
     }
 
     /// Deletes what a crash left behind, now that the lists are complete.

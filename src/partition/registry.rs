@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
-use crate::budget::{Account, Budget};
+use crate::budget::Account;
 use crate::catalog::settings::ShardLimits;
 use crate::catalog::{Catalog, Topic};
 use crate::clock::Clock;
 use crate::partition::archive::Archive;
-use crate::partition::directory::{Directory, Room};
+use crate::partition::directory::{Directories, Directory, Room};
 use crate::partition::entries::encode_log_start;
 use crate::partition::load::Traffic;
 use crate::partition::log::Partition;
@@ -25,7 +25,7 @@ use crate::partition::shard::{
 use crate::shard::ShardSpan;
 use crate::store::journal::{Entry, EntryKind};
 use crate::store::lineage::LineageStore;
-use crate::types::{DirectoryNo, Offset, PartitionKey, Position, ShardId, TopicNo};
+use crate::types::{Offset, PartitionKey, Place, ShardId, TopicNo};
 
 /// Bounds and intervals of the registry.
 #[derive(Clone, Debug)]
@@ -51,32 +51,29 @@ pub struct Registry {
     pub(super) clock: Arc<dyn Clock>,
     /// Wall and monotonic time when the process started.
     pub(super) started: (i64, Duration),
-    directories: Vec<Arc<Directory>>,
+    pub(super) directories: Directories,
     pub(super) partitions: DashMap<PartitionKey, Arc<Partition>>,
     pub(super) topics: DashMap<TopicNo, Arc<TopicShards>>,
     pub(super) fatal: Fatal,
     pub(super) archive: Archive,
     pub(super) reshapes: Reshapes,
-    pub(super) reads: Budget,
     pub(super) producers: ProducerBudget,
     /// Reads that met damage.
     pub(super) damaged_reads: AtomicU64,
 }
 
 impl Registry {
-    /// An empty registry over these directories, of which there is at least one; recovery fills
-    /// it.
+    /// An empty registry over these directories; recovery fills it.
     pub fn new(
         options: RegistryOptions,
         catalog: Arc<Catalog>,
-        directories: Vec<Arc<Directory>>,
+        directories: Directories,
         clock: Arc<dyn Clock>,
         fatal: Fatal,
         lineage: LineageStore,
     ) -> Self {
         Self {
             started: (clock.wall_ms(), clock.monotonic()),
-            reads: Budget::new("reads", options.read_bytes),
             producers: ProducerBudget {
                 per_partition: options.producers_per_partition,
                 account: Account::new(options.producer_bytes),
@@ -94,18 +91,13 @@ impl Registry {
         }
     }
 
-    /// One of the data directories.
-    pub fn directory(&self, no: DirectoryNo) -> &Arc<Directory> {
-        &self.directories[usize::from(no.0)]
-    }
-
     /// The directory whose journal holds the catalog.
     pub fn first(&self) -> &Arc<Directory> {
-        &self.directories[0]
+        self.directories.first()
     }
 
-    /// All data directories, in the order of `log.dirs`.
-    pub fn directories(&self) -> &[Arc<Directory>] {
+    /// The data directories.
+    pub fn directories(&self) -> &Directories {
         &self.directories
     }
 
@@ -133,26 +125,23 @@ impl Registry {
         room: Option<&mut Room>,
     ) -> Result<Appended, Refused> {
         let shard = partition.shard().ok_or(Refused::Sealed)?;
-        let home = &shard.home;
-        let journal = home.journal().ok_or(Refused::Sealed)?;
-        home.gate.count(batch.payload.len() as u64);
-        let held = room.map(|room| {
-            let bytes = room.take(batch.payload.len() + ENTRY_OVERHEAD);
-            batch.charge = bytes;
-            bytes
-        });
+        shard.home.gate.count(batch.payload.len() as u64);
         let (now, producers) = (self.now(), &self.producers);
         let had_room = producers.account.excess() == 0;
-        let result = partition.sequenced(|shard, sequence| match shard {
-            None => Err(Refused::Sealed),
-            Some(_) => sequence.append(partition.key, batch, now, producers, journal.as_ref()),
+        let result = partition.sequenced(|shard, sequence| {
+            let home = &shard.ok_or(Refused::Sealed)?.home;
+            if let Some(room) = room {
+                batch.charge = room.take(batch.payload.len() + ENTRY_OVERHEAD);
+            }
+            let held = batch.charge;
+            let result = sequence.append(partition.key, batch, now, producers, home);
+            if !matches!(&result, Ok(appended) if !appended.duplicate) {
+                home.give_back(u64::from(held));
+            }
+            result
         });
         if had_room && producers.account.excess() > 0 {
-            home.wake.raise();
-        }
-        let unused = !matches!(&result, Ok(appended) if !appended.duplicate);
-        if let Some(bytes) = held.filter(|_| unused) {
-            home.give_back(u64::from(bytes));
+            shard.home.wake.raise();
         }
         result
     }
@@ -197,12 +186,12 @@ impl Registry {
 
     /// Sequences a move of the log start up to `offset`, which must not lie beyond the high
     /// watermark. A lower offset than the present log start changes nothing. Returns the log start
-    /// and the position that an answer waits for.
+    /// and the place that an answer waits for.
     pub fn move_log_start(
         &self,
         partition: &Partition,
         offset: Offset,
-    ) -> Result<(Offset, Position), Refused> {
+    ) -> Result<(Offset, Place), Refused> {
         partition.sequenced(|shard, sequence| {
             let shard = shard.ok_or(Refused::Sealed)?;
             let journal = shard.home.journal().ok_or(Refused::Sealed)?;
@@ -216,7 +205,11 @@ impl Registry {
                     charge: 0,
                 });
             }
-            Ok((sequence.log_start, sequence.last_position))
+            let place = Place {
+                directory: shard.home.no,
+                position: sequence.last_position,
+            };
+            Ok((sequence.log_start, place))
         })
     }
 
@@ -259,7 +252,7 @@ impl Registry {
             .filter(|layout| layout.epoch() > topic.layout.epoch())
             .unwrap_or(&topic.layout);
         if let Some(shards) = self.topic_shards(topic.no) {
-            shards.reroute(newest, self.first());
+            shards.reroute(newest, &self.directories);
             shards.relist(&topic.layout);
             return shards;
         }
@@ -268,7 +261,10 @@ impl Registry {
             true => Standing::Deleted,
             false => Standing::Open,
         };
-        let make = |span: &ShardSpan| Shard::new(span.id, Arc::clone(self.first()), standing);
+        let make = |span: &ShardSpan| {
+            let home = Arc::clone(self.directories.home(span.home));
+            Shard::new(span.id, home, standing)
+        };
         let shards = TopicShards::new(
             topic.no,
             newest,
@@ -304,7 +300,7 @@ impl Registry {
             }
         }
         self.topics.remove(&topic.no);
-        for directory in &self.directories {
+        for directory in self.directories.iter() {
             directory.garbage.store(true, Ordering::Release);
             directory.wake.raise();
         }

@@ -112,12 +112,17 @@ impl Registry {
         let starts = partitions.into_iter().zip(&plan.partitions);
         let starts = starts.map(|(partition, index)| {
             let partition = partition.or_else(|| self.get(key(index)));
-            partition.map_or(0, |partition| partition.next_offset())
+            partition.map_or(0, |partition| match partition.lives_in(self.first()) {
+                true => partition.next_offset(),
+                // Records in another journal may be lost after this entry is safe, and a link must
+                // not start behind the end: it starts at what is durable by now.
+                false => partition.bounds().high_watermark,
+            })
         });
         let change = plan.change(starts.collect(), at_ms);
         let position = catalog.sequence(&change);
         if let Some(topic) = catalog.image().topic_by_no(topic) {
-            shards.reroute(&topic.layout, self.first());
+            shards.reroute(&topic.layout, &self.directories);
         }
         for standing in &mut locks {
             **standing = Standing::Moved;
@@ -143,7 +148,7 @@ impl Registry {
         shards.relist(&topic.layout);
         if in_recovery {
             let _catalog = self.catalog.lock();
-            shards.reroute(&topic.layout, self.first());
+            shards.reroute(&topic.layout, &self.directories);
         }
     }
     /// Shows on `/metrics` what was reshaped.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::partition::directory::Directory;
+use crate::partition::directory::{Directories, Directory};
 use crate::partition::shard::{FileList, SegmentFile, SegmentList, Shard, Standing};
 use crate::shard::{Layout, ShardSpan};
 #[cfg(test)]
@@ -115,6 +115,13 @@ impl TopicShards {
         self.routes.load().of(partition).map(Arc::clone)
     }
 
+    /// Whether appends to a partition go to this directory now.
+    pub(super) fn lives_in(&self, partition: u32, directory: &Directory) -> bool {
+        let routes = self.routes.load();
+        let shard = routes.of(partition);
+        shard.is_some_and(|shard| shard.home.no == directory.no)
+    }
+
     /// The files that may hold a partition's records.
     pub(super) fn files(&self, partition: u32) -> Arc<FileList> {
         let lists = self.lists.load();
@@ -128,15 +135,14 @@ impl TopicShards {
         lists.open.iter().map(|l| (l.id, l.files())).collect()
     }
 
-    /// Sends appends where this layout says, unless they are further already. New shards have the
-    /// home of those whose slots they took, or `home`. The caller holds the catalog's lock, and the
-    /// locks of all shards that the layout does not have any more.
-    pub(super) fn reroute(&self, layout: &Arc<Layout>, home: &Arc<Directory>) {
+    /// Sends appends where this layout says, unless they are further already. The caller holds the
+    /// catalog's lock, and the locks of all shards that the layout does not have any more.
+    pub(super) fn reroute(&self, layout: &Arc<Layout>, directories: &Directories) {
         let routes = self.routes.load();
         if layout.epoch() > routes.layout.epoch() {
-            let next = routes.follow(layout, |span, old| {
-                let home = old.first().map_or(home, |shard| &shard.home);
-                Shard::new(span.id, Arc::clone(home), Standing::Open)
+            let next = routes.follow(layout, |span, _| {
+                let home = Arc::clone(directories.home(span.home));
+                Shard::new(span.id, home, Standing::Open)
             });
             self.routes.store(Arc::new(next));
         }

@@ -13,9 +13,9 @@ use crate::partition::load::{Flow, Traffic};
 use crate::partition::producer_budget::ProducerBudget;
 use crate::partition::producer_state::{Claim, Placed, Producers, Verdict, WindowBatch};
 use crate::protocol::batch::{self, BatchInfo, BatchView, Patch, Stamp};
-use crate::store::journal::{Entry, EntryKind, Fill, Journal};
+use crate::store::journal::{Entry, EntryKind, Fill};
 use crate::store::segment::SegmentMeta;
-use crate::types::{DirectoryNo, Offset, PartitionKey, Position, ShardId};
+use crate::types::{DirectoryNo, Offset, PartitionKey, Place, Position, ShardId};
 
 /// A segment file that some shard's list names. The file may be deleted when no list and no
 /// running read holds it.
@@ -127,6 +127,7 @@ pub struct PartitionSequence {
 }
 
 /// A batch that passed every check which needs no lock.
+#[derive(Clone)]
 pub struct Prepared {
     /// The batch as the client sent it (or recompressed).
     pub payload: Bytes,
@@ -182,7 +183,7 @@ pub struct Appended {
     /// First offset of the partition's log.
     pub log_start: Offset,
     /// The answer may leave when this is durable.
-    pub position: Position,
+    pub place: Place,
     /// The batch was there already; nothing was appended.
     pub duplicate: bool,
 }
@@ -206,14 +207,15 @@ impl PartitionSequence {
         batch: Prepared,
         now: Now,
         producers: &ProducerBudget,
-        journal: &dyn Journal,
+        home: &Directory,
     ) -> Result<Appended, Refused> {
+        let journal = home.journal().ok_or(Refused::Sealed)?;
         if let Some(claim) = &batch.claim {
             match self.judge(claim) {
                 Verdict::Append => {}
                 Verdict::InvalidProducerEpoch => return Err(Refused::InvalidProducerEpoch),
                 Verdict::OutOfOrderSequence => return Err(Refused::OutOfOrderSequence),
-                Verdict::Duplicate(original) => return Ok(self.repeat(&original)),
+                Verdict::Duplicate(original) => return Ok(self.repeat(&original, home.no)),
             }
         }
         let base_offset = self.next_offset;
@@ -248,19 +250,25 @@ impl PartitionSequence {
             base_offset,
             log_append_time_ms,
             log_start: self.log_start,
-            position,
+            place: Place {
+                directory: home.no,
+                position,
+            },
             duplicate: false,
         })
     }
 
     /// The answer that a batch's original got, for one that was sent again.
-    fn repeat(&self, original: &WindowBatch) -> Appended {
+    fn repeat(&self, original: &WindowBatch, directory: DirectoryNo) -> Appended {
         Appended {
             base_offset: original.base_offset,
             // Kafka names the original's timestamp here whoever gave it.
             log_append_time_ms: original.timestamp,
             log_start: self.log_start,
-            position: original.position,
+            place: Place {
+                directory,
+                position: original.position,
+            },
             duplicate: true,
         }
     }

@@ -55,7 +55,9 @@ impl Registry {
             return Err(ReadFailure::Deleted);
         }
         let (key, registry, partition) = (partition.key, Arc::clone(self), Arc::clone(partition));
-        let _share = self.reads.acquire(STEP).await;
+        let home = partition.shard().map(|shard| Arc::clone(&shard.home));
+        let home = home.unwrap_or_else(|| Arc::clone(self.first()));
+        let _share = home.reads.acquire(STEP).await;
         let task = tokio::task::spawn_blocking(move || {
             registry.find_by_time_blocking(&partition, target, decompressed_limit)
         });
@@ -121,7 +123,7 @@ impl Registry {
         limit: u64,
     ) -> Result<Option<Found>, ReadError> {
         let id = file.meta.file;
-        let segments = &self.directory(file.directory).segments;
+        let segments = &self.directories.get(file.directory).segments;
         let Some(section) = segments.section(id, key)? else {
             return Ok(None);
         };
@@ -156,7 +158,7 @@ impl Registry {
                 }
                 Candidate::Section(file) => {
                     let id = file.meta.file;
-                    let segments = &self.directory(file.directory).segments;
+                    let segments = &self.directories.get(file.directory).segments;
                     let Some(section) = segments.section(id, key)? else {
                         continue;
                     };

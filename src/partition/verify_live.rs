@@ -13,8 +13,13 @@ use crate::types::PartitionKey;
 /// Checks the store as it is now. `deep` reads every segment file and checks its checksums.
 pub fn verify_live(registry: &Registry, deep: bool) -> Report {
     let mut report = Report::default();
-    for directory in registry.directories() {
+    let directories = registry.directories();
+    for directory in directories.iter() {
+        let before = report.clone();
         check_files(&mut report, directory, deep);
+        if directories.are_several() {
+            report.name_directory(&directory.name, &before);
+        }
     }
     let image = registry.catalog.image();
     for topic in image.topics() {

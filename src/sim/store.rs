@@ -21,10 +21,9 @@ use crate::partition::maintenance::{MaintenanceOptions, Worker};
 use crate::partition::recovery::{self, Fatal};
 use crate::partition::registry::RegistryOptions;
 use crate::partition::{Partition, Registry};
-use crate::store::backend::Disk;
 use crate::store::journal::stepped::SteppedJournal;
 use crate::store::journal::{Group, Journal, JournalOptions, Sink, SyncPolicy};
-use crate::types::{PartitionKey, Position};
+use crate::types::{DirectoryId, PartitionKey, Position};
 
 const STORE: Uuid = Uuid::from_u128(0x51);
 
@@ -94,7 +93,6 @@ impl Store {
         let tell: Fatal = Arc::new(move |reason| {
             told.lock().get_or_insert(reason);
         });
-        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
         let journal = JournalOptions {
             file_bytes: options.journal_file_bytes,
             first_zero_bytes: options.journal_file_bytes / 2,
@@ -110,8 +108,13 @@ impl Store {
             producer_bytes: options.producer_bytes,
             producer_expiration_ms: options.producer_expiration_ms,
         };
-        let opening = recovery::Opening {
+        let directory = recovery::OpeningDirectory {
+            disk: Arc::new(disk.clone()),
+            id: DirectoryId::FIRST,
+            name: "data".to_owned(),
             journal,
+        };
+        let opening = recovery::Opening {
             registry,
             footer_bytes: 256 << 10,
             open_files: 16,
@@ -119,7 +122,7 @@ impl Store {
             clock: Arc::clone(clock) as _,
             fatal: tell,
         };
-        let recovered = recovery::recover(&shared, opening, &|_, _| {})?;
+        let recovered = recovery::recover(vec![directory], opening, &|_, _| {})?;
         let (registry, catalog) = (recovered.registry, recovered.catalog);
         let stuck = disk.clone();
         let found = recovered.directories.into_iter().next().expect("one");

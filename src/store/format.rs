@@ -10,6 +10,7 @@ use std::io;
 use uuid::Uuid;
 
 use super::backend::Disk;
+use crate::types::DirectoryId;
 
 /// The version that this program writes; it reads this one only, as it is the first.
 pub const VERSION: u16 = 1;
@@ -170,6 +171,14 @@ impl Format {
     /// Reads the `format` file of a directory that must have one. Changes nothing.
     pub fn open(disk: &dyn Disk) -> Result<Format, FormatError> {
         read(disk)
+    }
+
+    /// What layouts call the directory.
+    pub fn directory_id(&self) -> DirectoryId {
+        match self.first {
+            None => DirectoryId::FIRST,
+            Some(_) => DirectoryId(self.store_id),
+        }
     }
 
     fn write(&self, disk: &dyn Disk) -> Result<(), FormatError> {

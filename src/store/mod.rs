@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod checkpoint;
+pub mod directories;
 pub mod format;
 pub mod journal;
 pub mod lineage;

@@ -215,6 +215,21 @@ fn kills_amid_flushes_checkpoints_and_new_journal_files_lose_nothing() {
     });
 }
 
+#[test]
+fn kills_of_a_store_in_two_directories_lose_nothing() {
+    kill_under_load(Plan {
+        settings: &[
+            "log.dirs=data,second",
+            "shard.count=4",
+            "budget.tail.bytes=8388608",
+            "checkpoint.interval.bytes=2097152",
+            "journal.file.bytes=16777216",
+        ],
+        padding: 1000,
+        records_per_round: 2000,
+    });
+}
+
 fn kill_under_load(plan: Plan) {
     if foreign().is_some() {
         return;

@@ -3,6 +3,7 @@
 mod configs;
 mod connection;
 mod crash;
+mod directories;
 mod edges;
 mod effects;
 mod fetch;

@@ -90,7 +90,7 @@ fn parts(
 ) -> Result<Vec<u32>, Refusal> {
     if request.to.is_some() {
         return Err(Refusal::bad(
-            "there is one data directory, so there is nowhere to move to: name more in log.dirs",
+            "shards cannot be moved between data directories in this version",
         ));
     }
     let whole = || vec![spans.iter().map(|span| span.slots).sum()];

@@ -169,7 +169,7 @@ fn ask(shards: &Shards, loaded: &Loaded) -> Result<String, String> {
         change => {
             let (topic, request) = requested(change)?;
             let view: ChangeView =
-                client.post(&path(topic, "reshape"), &request, &loaded.config.data_dir)?;
+                client.post(&path(topic, "reshape"), &request, loaded.config.data_dir())?;
             shown(json, &view, print::change)
         }
     }

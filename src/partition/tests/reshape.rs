@@ -16,7 +16,7 @@ impl Store {
         self.try_reshape(topic, sealed, opened).expect("a reshape")
     }
 
-    fn try_reshape(
+    pub(super) fn try_reshape(
         &self,
         topic: &Topic,
         sealed: &[u64],
@@ -81,7 +81,7 @@ fn a_split_and_a_merge_keep_offsets_records_and_duplicates() {
     };
     check(&store);
     let disk = store.disk.crash(1);
-    store.opened.directories[0].journal.close();
+    store.close();
     check(&Store::open(disk));
 }
 

@@ -105,6 +105,6 @@ fn short_runs_are_merged_into_long_ones_and_read_the_same() {
     check(&store);
     store.checkpoint();
     let disk = store.disk.crash(5);
-    store.opened.directories[0].journal.close();
+    store.close();
     check(&Store::open(disk));
 }

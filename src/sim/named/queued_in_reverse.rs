@@ -28,7 +28,7 @@ fn offsets_and_places_in_the_journal_have_one_order() {
             charge: 0,
         };
         let appended = registry.append(&partition, batch, None).expect("appended");
-        (appended.position, appended.base_offset)
+        (appended.place.position, appended.base_offset)
     };
     let mut all = Vec::new();
     std::thread::scope(|scope| {

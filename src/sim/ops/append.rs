@@ -139,7 +139,7 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
         (Some((Verdict::Append, next)), Ok(appended)) => {
             assert_eq!(appended.base_offset, next, "{key}: offsets are dense");
             assert!(!appended.duplicate, "{key}: appended, not a duplicate");
-            let position = appended.position;
+            let position = appended.place.position;
             assert_eq!(
                 position,
                 registry.first().journal().expect("one").appended()
@@ -161,7 +161,7 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
             if original.position > world.store().journal.durable() {
                 world.seen.note(Branch::DuplicateOfPending);
             }
-            world.answer(appended.position, original.position);
+            world.answer(appended.place.position, original.position);
         }
         (expected, outcome) => {
             panic!("{key}: the model says {expected:?}, the store {outcome:?}")

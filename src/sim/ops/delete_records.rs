@@ -19,7 +19,7 @@ pub(super) fn run(world: &mut World) {
         (Some(before), Ok((start, after))) => {
             assert_eq!(start, before.max(offset), "{key}: the log start");
             world.follow();
-            world.answer(after, after);
+            world.answer(after.position, after.position);
         }
         (None, Err(Refused::Sealed)) => {}
         (before, moved) => panic!("{key}: from {before:?} to {offset}: {moved:?}"),

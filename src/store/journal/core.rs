@@ -10,7 +10,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::group::{self, BLOCK, Built, HEADER, Header};
-use super::{Entry, Group, SyncPolicy};
+use super::{Entry, EntryKind, Group, SyncPolicy};
 use crate::types::Position;
 
 /// How long the queue must stay empty before an empty group says that the last one is synced.
@@ -339,6 +339,9 @@ impl Core {
         self.data_number = header.number;
         match self.sync {
             SyncPolicy::Always => self.sync(Some(built)),
+            // Other directories' journals hold records of topics that are created here, and a
+            // power loss must not leave those without these.
+            SyncPolicy::Interval(_) if built.holds(EntryKind::Catalog) => self.sync(Some(built)),
             SyncPolicy::Interval(interval) => {
                 self.sync_due.get_or_insert(now + interval);
                 Action::Commit(built.into_group())

@@ -166,6 +166,13 @@ pub(super) struct Built {
     charge: u64,
 }
 
+impl Built {
+    /// Whether an entry of this kind is in it.
+    pub(super) fn holds(&self, kind: EntryKind) -> bool {
+        self.entries.iter().any(|entry| entry.kind == kind)
+    }
+}
+
 /// Copies entries into a buffer, each one released as soon as it was copied; then the checksums.
 pub(super) fn build(
     mut header: Header,

@@ -83,6 +83,11 @@ impl Opened {
             .map_or(Position(0), |file| file.last.last())
     }
 
+    /// Bytes that a replay reads.
+    pub fn bytes(&self) -> u64 {
+        self.chain.iter().map(ChainFile::end).sum()
+    }
+
     /// What opening cut off the journal's end, in words.
     pub fn cut(&self) -> Option<&str> {
         self.cut.as_deref()
@@ -130,7 +135,7 @@ impl Opened {
             cut: self.cut.clone(),
             ..Default::default()
         };
-        let total = self.chain.iter().map(ChainFile::end).sum();
+        let total = self.bytes();
         let mut before = 0;
         self.ledger = Ledger::default();
         for file in &self.chain {

@@ -1,15 +1,13 @@
-//! A check of a stopped data directory: every file by itself, then the store as a start would
+//! A check of stopped data directories: every file by itself, then the store as a start would
 //! find it. Nothing is written: recovery runs on an overlay that keeps its changes in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use crate::catalog::{Environment, Topic};
+use crate::catalog::{Environment, Image, Topic};
 use crate::clock::SystemClock;
 use crate::partition::log::{Bounds, Partition};
-use crate::partition::recovery::{Opening, Progress, Recovered, recover};
+use crate::partition::recovery::{Opening, OpeningDirectory, Progress, Recovered, recover};
 use crate::partition::registry::RegistryOptions;
 use crate::partition::verify_batches::batches_flaw;
 use crate::shard::{Layout, Link};
@@ -19,7 +17,11 @@ use crate::store::checkpoint::CheckpointStore;
 use crate::store::format::Format;
 use crate::store::journal::{DamagedGroup, FileJournal, JournalOptions};
 use crate::store::segment::{Damage, ReadError, SegmentStore, file_path};
-use crate::types::{FileId, Offset, PartitionKey};
+use crate::types::{DirectoryNo, FileId, Offset, PartitionKey};
+
+mod report;
+
+pub use report::{Finding, Report};
 
 pub(super) const RESTORE: &str =
     "stop the server and put the file back from a copy of this directory";
@@ -34,93 +36,48 @@ pub(super) const LINEAGE_ADVICE: &str = "records are not affected: only the topi
                               incomplete; put the file back from a copy if you need it";
 pub(super) const REPORT_ADVICE: &str = "keep a copy of the directory and report it";
 
-/// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// The file, relative to the data directory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// The topic that is affected.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub topic: Option<String>,
-    /// The partition that is affected.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub partition: Option<u32>,
-    /// The first offset in doubt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_offset: Option<Offset>,
-    /// The last offset in doubt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_offset: Option<Offset>,
-    /// What is wrong.
-    pub what: String,
-    /// What to do.
-    pub advice: String,
+/// A data directory to check.
+pub struct Checked {
+    /// Its disk, whose lock the caller holds.
+    pub disk: Arc<dyn Disk>,
+    /// Its format file.
+    pub format: Format,
+    /// What the operator calls it.
+    pub name: String,
 }
 
-/// What was looked at, and what was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Journal files with groups.
-    pub journal_files: u64,
-    /// Groups in them.
-    pub journal_groups: u64,
-    /// Entries in those.
-    pub journal_entries: u64,
-    /// Checkpoint roots.
-    pub checkpoint_roots: usize,
-    /// Checkpoint sections.
-    pub checkpoint_sections: usize,
-    /// Segment files.
-    pub segment_files: usize,
-    /// Bytes of them.
-    pub segment_bytes: u64,
-    /// Topics.
-    pub topics: usize,
-    /// Partitions.
-    pub partitions: usize,
-    /// Record batches whose checksums, offsets and records were checked.
-    pub batches: u64,
-    /// What is as it may be after a crash, and is put in order by the next start.
-    pub notes: Vec<String>,
-    /// What is wrong. Empty for a clean directory.
-    pub damage: Vec<Finding>,
-}
-
-impl Report {
-    /// Notes something that is wrong with no offsets of its own.
-    pub fn damage(&mut self, file: Option<String>, what: impl ToString, advice: &str) {
-        self.damage.push(Finding {
-            file,
-            topic: None,
-            partition: None,
-            first_offset: None,
-            last_offset: None,
-            what: what.to_string(),
-            advice: advice.to_owned(),
-        });
+impl Checked {
+    /// The directory as it is, with changes kept in memory.
+    fn overlay(&self) -> Arc<dyn Disk> {
+        Arc::new(Overlay::new(Arc::clone(&self.disk)))
     }
 }
 
-/// Checks a data directory whose lock the caller holds.
-pub fn verify(
-    disk: &Arc<dyn Disk>,
-    format: &Format,
-    environment: Environment,
-    progress: Progress<'_>,
-) -> Report {
+/// Checks the data directories of a node, the first one first.
+pub fn verify(directories: &[Checked], environment: Environment, progress: Progress<'_>) -> Report {
     let mut report = Report::default();
-    let above = || Arc::new(Overlay::new(Arc::clone(disk))) as Arc<dyn Disk>;
-    let sound =
-        check_checkpoint(&mut report, above()) & check_journal(&mut report, above(), format);
-    let segments = SegmentStore::new(above(), 16 << 20);
-    let files = check_segment_files(&mut report, &segments);
-    match open(above(), format, environment, progress) {
+    let mut sound = true;
+    let mut files = Vec::new();
+    for directory in directories {
+        let before = report.clone();
+        let checkpoint = check_checkpoint(&mut report, directory.overlay());
+        let journal = check_journal(&mut report, directory.overlay(), &directory.format);
+        sound &= checkpoint & journal;
+        let segments = SegmentStore::new(directory.overlay(), 16 << 20);
+        let prefix = match directories.len() {
+            1 => String::new(),
+            _ => format!("{}/", directory.name),
+        };
+        files.push(check_segment_files(&mut report, segments, prefix));
+        if directories.len() > 1 {
+            report.name_directory(&directory.name, &before);
+        }
+    }
+    match open(directories, environment, progress) {
         Ok(store) => {
             let check = Check {
                 report: &mut report,
                 store: &store,
-                segments: &segments,
                 files,
             };
             check.run();
@@ -133,10 +90,10 @@ pub fn verify(
                     .notes
                     .push(format!("a start would be refused: {why}"));
             }
-            for (file, flaws) in files.bad {
-                for flaw in flaws {
-                    let finding = flaw.finding(file, None);
-                    report.damage.push(finding);
+            for files in files {
+                for (file, flaws) in &files.bad {
+                    let found = flaws.iter().map(|flaw| files.finding(flaw, *file, None));
+                    report.damage.extend(found);
                 }
             }
         }
@@ -145,8 +102,7 @@ pub fn verify(
 }
 
 fn open(
-    disk: Arc<dyn Disk>,
-    format: &Format,
+    directories: &[Checked],
     environment: Environment,
     progress: Progress<'_>,
 ) -> Result<Recovered, String> {
@@ -159,7 +115,6 @@ fn open(
         producer_expiration_ms: i64::MAX,
     };
     let opening = Opening {
-        journal: JournalOptions::new(format.store_id),
         registry: options,
         footer_bytes: 16 << 20,
         open_files: 16,
@@ -167,14 +122,20 @@ fn open(
         clock: Arc::new(SystemClock::new()),
         fatal: Arc::new(|_| ()),
     };
-    recover(&disk, opening, progress)
+    let directories = directories.iter().map(|directory| OpeningDirectory {
+        disk: directory.overlay(),
+        id: directory.format.directory_id(),
+        name: directory.name.clone(),
+        journal: JournalOptions::new(directory.format.store_id),
+    });
+    recover(directories.collect(), opening, progress)
 }
 
 fn check_checkpoint(report: &mut Report, disk: Arc<dyn Disk>) -> bool {
     match CheckpointStore::verify(disk) {
         Ok(found) => {
-            report.checkpoint_roots = found.roots;
-            report.checkpoint_sections = found.sections;
+            report.checkpoint_roots += found.roots;
+            report.checkpoint_sections += found.sections;
             let sound = found.damage.is_empty();
             for what in found.damage {
                 let file = what
@@ -202,9 +163,9 @@ fn check_journal(report: &mut Report, disk: Arc<dyn Disk>, format: &Format) -> b
     });
     match found {
         Ok(found) => {
-            report.journal_files = found.files;
-            report.journal_groups = found.groups;
-            report.journal_entries = found.entries;
+            report.journal_files += found.files;
+            report.journal_groups += found.groups;
+            report.journal_entries += found.entries;
             let words = |group: &DamagedGroup| {
                 format!(
                     "{} is damaged at byte {}: {} (entries {} to {})",
@@ -242,9 +203,18 @@ impl From<Damage> for Flaw {
     }
 }
 
+impl Files {
+    fn name(&self, file: FileId) -> String {
+        format!("{}{}", self.prefix, file_path(file))
+    }
+
+    fn finding(&self, flaw: &Flaw, file: FileId, topic: Option<&Topic>) -> Finding {
+        flaw.finding(self.name(file), topic)
+    }
+}
+
 impl Flaw {
-    fn finding(self, file: FileId, topic: Option<&Topic>) -> Finding {
-        let name = file_path(file);
+    fn finding(&self, name: String, topic: Option<&Topic>) -> Finding {
         let what = match self.range {
             Some((key, start, end)) => {
                 let place = match topic {
@@ -273,16 +243,21 @@ impl Flaw {
 
 /// What the check of the files one by one gives to that of the whole.
 struct Files {
+    segments: SegmentStore,
+    /// What stands before the names of files when there are several directories.
+    prefix: String,
     there: BTreeSet<FileId>,
-    bad: std::collections::BTreeMap<FileId, Vec<Flaw>>,
+    bad: BTreeMap<FileId, Vec<Flaw>>,
 }
 
-fn check_segment_files(report: &mut Report, segments: &SegmentStore) -> Files {
+fn check_segment_files(report: &mut Report, segments: SegmentStore, prefix: String) -> Files {
     let mut files = Files {
+        segments,
+        prefix,
         there: BTreeSet::new(),
-        bad: Default::default(),
+        bad: BTreeMap::new(),
     };
-    match segments.list_files() {
+    match files.segments.list_files() {
         Ok(there) => files.there.extend(there),
         Err(error) => report.damage(
             Some("segments".to_owned()),
@@ -290,9 +265,9 @@ fn check_segment_files(report: &mut Report, segments: &SegmentStore) -> Files {
             "check the device and the folder's permissions",
         ),
     }
-    report.segment_files = files.there.len();
+    report.segment_files += files.there.len();
     for &file in &files.there {
-        let flaws = match segments.verify(file) {
+        let flaws = match files.segments.verify(file) {
             Ok(found) => {
                 report.segment_bytes += found.bytes;
                 found.damage.into_iter().map(Flaw::from).collect()
@@ -319,28 +294,44 @@ fn plain(error: &ReadError) -> String {
 struct Check<'a> {
     report: &'a mut Report,
     store: &'a Recovered,
-    segments: &'a SegmentStore,
-    files: Files,
+    /// Of each directory.
+    files: Vec<Files>,
 }
 
 impl Check<'_> {
     fn run(mut self) {
         let image = self.store.catalog.image();
-        let listed: BTreeSet<FileId> = self.store.registry.first().listed_files();
-        for file in listed.difference(&self.files.there) {
+        let directories = self.store.registry.directories();
+        for (directory, files) in directories.iter().zip(std::mem::take(&mut self.files)) {
+            self.check_files(&image, &directory.listed_files(), &files);
+            self.files.push(files);
+        }
+        for topic in image.topics() {
+            self.report.topics += 1;
+            self.check_layout(topic);
+            for index in 0..topic.partitions {
+                self.report.partitions += 1;
+                self.check_partition(topic, index);
+            }
+        }
+    }
+
+    /// The segment files of one directory against the lists.
+    fn check_files(&mut self, image: &Image, listed: &BTreeSet<FileId>, files: &Files) {
+        for file in listed.difference(&files.there) {
             let flaw = Flaw {
                 range: None,
                 what: "the file is missing".to_owned(),
             };
-            self.report.damage.push(flaw.finding(*file, None));
+            self.report.damage.push(files.finding(&flaw, *file, None));
         }
-        for (file, flaws) in std::mem::take(&mut self.files.bad) {
+        for (file, flaws) in &files.bad {
             for flaw in flaws {
                 let topic = flaw
                     .range
                     .and_then(|(key, ..)| image.topic_by_no(key.topic));
-                let finding = flaw.finding(file, topic.map(AsRef::as_ref));
-                if listed.contains(&file) {
+                let finding = files.finding(flaw, *file, topic.map(AsRef::as_ref));
+                if listed.contains(file) {
                     self.report.damage.push(finding);
                 } else {
                     self.report.notes.push(format!(
@@ -350,19 +341,11 @@ impl Check<'_> {
                 }
             }
         }
-        for file in self.files.there.difference(&listed) {
+        for file in files.there.difference(listed) {
             self.report.notes.push(format!(
                 "{}: no list names the file; the next start removes it",
-                file_path(*file)
+                files.name(*file)
             ));
-        }
-        for topic in image.topics() {
-            self.report.topics += 1;
-            self.check_layout(topic);
-            for index in 0..topic.partitions {
-                self.report.partitions += 1;
-                self.check_partition(topic, index);
-            }
         }
     }
 
@@ -402,12 +385,8 @@ impl Check<'_> {
             self.flaw(topic, key, None, what);
         }
         for piece in pieces {
-            if let Piece {
-                file: Some(file), ..
-            } = piece
-                && self.files.there.contains(&file)
-            {
-                self.check_section(topic, key, file);
+            if let Some((directory, file)) = piece.file {
+                self.check_section(topic, key, directory, file);
             }
         }
         let in_journal: Vec<_> = partition.search(|_, _, tail| {
@@ -428,12 +407,22 @@ impl Check<'_> {
     }
 
     /// Every batch of a section: its checksum, and that offsets go on without a hole.
-    fn check_section(&mut self, topic: &Topic, key: PartitionKey, file: FileId) {
-        let Ok(Some(section)) = self.segments.section(file, key) else {
+    fn check_section(
+        &mut self,
+        topic: &Topic,
+        key: PartitionKey,
+        directory: DirectoryNo,
+        file: FileId,
+    ) {
+        let files = self.files.get(usize::from(directory.0));
+        let Some(files) = files.filter(|files| files.there.contains(&file)) else {
+            return;
+        };
+        let Ok(Some(section)) = files.segments.section(file, key) else {
             return;
         };
         for block in section.blocks() {
-            let Ok(bytes) = self.segments.read(file, block.range.clone()) else {
+            let Ok(bytes) = files.segments.read(file, block.range.clone()) else {
                 continue;
             };
             // Bytes that fail the block's checksum were reported with the file.
@@ -443,7 +432,7 @@ impl Check<'_> {
             let flaw = batches_flaw(&bytes, block.start, block.end, &mut self.report.batches);
             if let Some(what) = flaw {
                 let range = Some((key, block.start, block.end));
-                let finding = Flaw { range, what }.finding(file, Some(topic));
+                let finding = files.finding(&Flaw { range, what }, file, Some(topic));
                 self.report.damage.push(finding);
             }
         }
@@ -484,7 +473,7 @@ pub(super) fn layout_flaw(topic: &Topic) -> Option<String> {
 
 /// What is to be said of a damaged section of a segment file.
 pub(super) fn section_finding(file: FileId, damage: Damage) -> Finding {
-    Flaw::from(damage).finding(file, None)
+    Flaw::from(damage).finding(file_path(file), None)
 }
 
 fn lineage_flaw(layout: &Layout) -> Option<String> {
@@ -505,7 +494,7 @@ pub(super) struct Piece {
     start: Offset,
     end: Offset,
     /// `None` for the journal.
-    file: Option<FileId>,
+    file: Option<(DirectoryNo, FileId)>,
 }
 
 /// A partition's records, in offset order.
@@ -516,7 +505,7 @@ pub(super) fn pieces(partition: &Partition) -> (Bounds, Vec<Piece>) {
             Some(Piece {
                 start: section.start,
                 end: section.end,
-                file: Some(file.meta.file),
+                file: Some((file.directory, file.meta.file)),
             })
         });
         let batches = tail.iter().map(|batch| Piece {

@@ -1,0 +1,224 @@
+//! A node with several data directories.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use kafka_protocol::messages::DescribeLogDirsRequest;
+use protocol_tests::batch::Batch;
+use protocol_tests::calls::*;
+use protocol_tests::server::{binary, verify};
+use protocol_tests::wire::Wire;
+use protocol_tests::{Server, client};
+
+use super::strace::attach;
+
+/// Relative to the server's working directory; the first is [`Server::data`].
+const TWO: &[&str] = &["log.dirs=data,second", "shard.count=2"];
+
+fn both(server: &Server) -> String {
+    let data = server.data();
+    format!(
+        "log.dirs={},{}",
+        data.display(),
+        data.with_file_name("second").display()
+    )
+}
+
+/// A topic of four partitions, of which the first two live in the first directory.
+fn topic_in_both(server: &Server) -> String {
+    new_topic(&mut Wire::connect(&server.address()), 4, &[])
+}
+
+/// What a start on these directories says before it ends.
+fn refused(server: &Server, setting: &str) -> String {
+    let mut command = Command::new(binary());
+    command.args([
+        "--set",
+        "listeners=PLAINTEXT://127.0.0.1:0",
+        "--set",
+        "admin.port=0",
+    ]);
+    let output = command
+        .args(["--set", setting])
+        .current_dir(server.data().join(".."));
+    let output = output.output().expect("a start");
+    assert_eq!(output.status.code(), Some(1), "{setting}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn store_id(directory: &Path) -> String {
+    let format = fs::read_to_string(directory.join("format")).expect("a format file");
+    let line = format
+        .lines()
+        .find_map(|line| line.strip_prefix("store.id="));
+    line.expect("a store id").to_owned()
+}
+
+#[test]
+fn records_of_both_directories_survive_kills_and_verify_checks_both() {
+    let mut server = Server::calm(TWO);
+    let topic = topic_in_both(&server);
+    for round in 0..3 {
+        let mut wire = Wire::connect(&server.address());
+        for partition in 0..4 {
+            for n in 0..20 {
+                let value = format!("{partition} {}", round * 20 + n);
+                let answer = produce(&mut wire, &topic, partition, &Batch::of(&[&value]));
+                assert_eq!((answer.error_code, answer.base_offset), (0, round * 20 + n));
+            }
+        }
+        server.kill();
+        server.start_again();
+        for partition in 0..4 {
+            let count = (round as usize + 1) * 20;
+            let records = client::read_partition(&server.address(), &topic, partition, 0, count);
+            for (n, record) in records.iter().enumerate() {
+                assert_eq!(record.value, format!("{partition} {n}").as_bytes());
+            }
+        }
+    }
+    assert!(server.terminate());
+    let (code, text) = verify(&server.data(), &["--set", &both(&server)]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("1 topics, 4 partitions"), "{text}");
+    let journal = server.data().with_file_name("second").join("segments");
+    let segment = fs::read_dir(journal).expect("segments").flatten().next();
+    let segment = segment.expect("the stop flushed").path();
+    let mut bytes = fs::read(&segment).expect("a file");
+    bytes[40] ^= 1;
+    fs::write(&segment, bytes).expect("written");
+    let (code, text) = verify(&server.data(), &["--set", &both(&server)]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("/second/segments/"), "{text}");
+}
+
+#[test]
+fn log_dirs_are_described_with_the_partitions_that_live_in_each() {
+    let mut server = Server::calm(TWO);
+    let topic = topic_in_both(&server);
+    let described = |server: &Server| {
+        let request = DescribeLogDirsRequest::default().with_topics(None);
+        let answer = Wire::connect(&server.address()).call(4, &request);
+        let results = answer.results.into_iter().map(|result| {
+            assert!(result.total_bytes > 0);
+            let topics = result
+                .topics
+                .into_iter()
+                .filter(|t| t.name.as_str() == topic);
+            let partitions = topics.flat_map(|topic| topic.partitions);
+            let mut partitions: Vec<i32> = partitions.map(|p| p.partition_index).collect();
+            partitions.sort_unstable();
+            (result.log_dir.to_string(), partitions)
+        });
+        results.collect::<Vec<_>>()
+    };
+    let place = |name: &str, partitions: [i32; 2]| (name.to_owned(), partitions.to_vec());
+    assert_eq!(
+        described(&server),
+        [place("data", [0, 1]), place("second", [2, 3])]
+    );
+    server.set("describe.log.dirs.shards=true");
+    assert!(server.terminate());
+    server.start_again();
+    assert_eq!(
+        described(&server),
+        [
+            place("data/shards/1", [0, 1]),
+            place("second/shards/2", [2, 3])
+        ]
+    );
+}
+
+#[test]
+fn directories_that_do_not_belong_together_are_refused_in_words() {
+    let mut server = Server::calm(TWO);
+    let topic = topic_in_both(&server);
+    assert!(server.terminate());
+    let said = refused(&server, "log.dirs=data");
+    let second = server.data().with_file_name("second");
+    assert!(
+        said.contains(&topic) && said.contains(&store_id(&second)),
+        "{said}"
+    );
+    let said = refused(&server, "log.dirs=second,data");
+    assert!(said.contains(&store_id(&server.data())), "{said}");
+
+    let mut stranger = Server::calm(&[]);
+    assert!(stranger.terminate());
+    let setting = format!("log.dirs=data,{}", stranger.data().display());
+    let said = refused(&server, &setting);
+    assert!(said.contains("belongs to another node"), "{said}");
+    let (code, text) = verify(&server.data(), &["--set", &format!("{setting},second")]);
+    assert_eq!(code, 2, "{text}");
+
+    server.start_again();
+    assert!(server.terminate());
+    server.set("log.dirs=data,second,third");
+    server.start_again();
+    let mut wire = Wire::connect(&server.address());
+    assert_eq!(create_topic(&mut wire, "more", 1, &[]), 0);
+    await_topic(&mut wire, "more", 1);
+    assert_eq!(
+        produce(&mut wire, "more", 0, &Batch::of(&["x"])).error_code,
+        0
+    );
+    assert!(
+        server
+            .data()
+            .with_file_name("third")
+            .join("format")
+            .exists()
+    );
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Nothing that goes to one directory waits for the device of another.
+#[test]
+fn a_slow_device_slows_its_own_directory_only() {
+    let server = Server::calm(TWO);
+    let topic = topic_in_both(&server);
+    let journal = server.data().with_file_name("second").join("journal");
+    let files = fs::read_dir(journal).expect("a journal").flatten();
+    let files: Vec<String> = files.map(|f| f.path().display().to_string()).collect();
+    let mut options = vec!["-e", "trace=fdatasync"];
+    options.extend(["-e", "inject=fdatasync:delay_enter=40000"]);
+    options.extend(files.iter().flat_map(|file| ["-P", file.as_str()]));
+    let output = server.data().with_file_name("trace");
+    let Some(mut strace) = attach(&server, &options, &output) else {
+        println!("skipped: no strace here");
+        return;
+    };
+    let produce_until = |partition: i32, done: &dyn Fn(usize) -> bool| {
+        let mut wire = Wire::connect(&server.address());
+        let mut times = Vec::new();
+        while !done(times.len()) {
+            let started = Instant::now();
+            let answer = produce(&mut wire, &topic, partition, &Batch::of(&["x"]));
+            assert_eq!(answer.error_code, 0);
+            times.push(started.elapsed());
+        }
+        median(times)
+    };
+    let over = AtomicBool::new(false);
+    let (slow, fast) = std::thread::scope(|scope| {
+        let fast = scope.spawn(|| produce_until(0, &|_| over.load(Ordering::Relaxed)));
+        let slow = produce_until(3, &|count| count == 25);
+        over.store(true, Ordering::Relaxed);
+        (slow, fast.join().expect("the other directory"))
+    });
+    let _ = Command::new("kill").arg(strace.id().to_string()).status();
+    let _ = strace.wait();
+    println!("median of the slowed directory {slow:?}, of the other {fast:?}");
+    assert!(
+        slow >= Duration::from_millis(40),
+        "{slow:?}: nothing was slowed"
+    );
+    assert!(fast < slow / 2, "{fast:?} beside {slow:?}");
+}

@@ -1,0 +1,126 @@
+//! The data directories of a node, locked, and checked to belong together.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::backend::Disk;
+use super::backend::disk::DiskDir;
+use super::format::{Format, FormatError};
+
+/// A data directory whose lock this process holds.
+pub struct DataDirectory {
+    /// Its path as configured.
+    pub name: String,
+    /// What is in it.
+    pub disk: Arc<dyn Disk>,
+    /// Its format file.
+    pub format: Format,
+}
+
+/// Why data directories are not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A directory can't be used.
+    #[error("data directory {name}: {why}")]
+    Unusable {
+        /// Its path as configured.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// A format file makes no sense.
+    #[error("data directory {name}: {why}")]
+    Damaged {
+        /// The directory's path as configured.
+        name: String,
+        /// What is wrong with the file.
+        why: String,
+    },
+}
+
+impl OpenError {
+    fn new(path: &Path, error: impl ToString) -> Self {
+        Self::Unusable {
+            name: path.display().to_string(),
+            why: error.to_string(),
+        }
+    }
+
+    fn of_format(path: &Path, error: FormatError) -> Self {
+        let (name, why) = (path.display().to_string(), error.to_string());
+        match error {
+            FormatError::Damaged(_) => Self::Damaged { name, why },
+            _ => Self::Unusable { name, why },
+        }
+    }
+}
+
+/// Opens the directories of a node, the first one first, for writing. Empty ones become its own.
+pub fn open_or_create(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError> {
+    let mut opened: Vec<DataDirectory> = Vec::new();
+    for path in paths {
+        let disk = DiskDir::open_locked(path).map_err(|e| OpenError::new(path, e))?;
+        let format = match opened.first() {
+            None => Format::open_or_create(&disk),
+            Some(first) => Format::open_or_join(&disk, &first.format),
+        };
+        opened.push(DataDirectory {
+            name: path.display().to_string(),
+            disk: Arc::new(disk),
+            format: format.map_err(|e| OpenError::of_format(path, e))?,
+        });
+    }
+    // Known before anything is put there, and the ones that are not here are not forgotten.
+    let mut others = opened
+        .first()
+        .map_or(Vec::new(), |f| f.format.others.clone());
+    for other in opened.iter().skip(1) {
+        if !others.contains(&other.format.store_id) {
+            others.push(other.format.store_id);
+        }
+    }
+    name_others(&mut opened, others)?;
+    Ok(opened)
+}
+
+/// Forgets the directories that are not among these, once it is known that nothing lives in them.
+pub fn forget_others(opened: &mut [DataDirectory]) -> Result<(), OpenError> {
+    let others = opened.iter().skip(1).map(|other| other.format.store_id);
+    let others = others.collect();
+    name_others(opened, others)
+}
+
+fn name_others(opened: &mut [DataDirectory], others: Vec<uuid::Uuid>) -> Result<(), OpenError> {
+    let Some(first) = opened.first_mut() else {
+        return Ok(());
+    };
+    let named = first.format.name_others(&*first.disk, others);
+    named.map_err(|error| OpenError::Unusable {
+        name: first.name.clone(),
+        why: error.to_string(),
+    })
+}
+
+/// Opens the directories of a node, the first one first, in order to read them; all of them must
+/// be in use.
+pub fn open_to_read(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError> {
+    let mut opened: Vec<DataDirectory> = Vec::new();
+    for path in paths {
+        let disk = DiskDir::open_locked_to_read(path).map_err(|e| OpenError::new(path, e))?;
+        let names = disk.list("").map_err(|e| OpenError::new(path, e))?;
+        if !names.iter().any(|name| name == "format") {
+            let why = "there is no format file, so this is no shardgate data directory";
+            return Err(OpenError::new(path, why));
+        }
+        let format = Format::open(&disk).and_then(|format| match opened.first() {
+            None => format.expect_first(),
+            Some(first) => format.expect_other(&first.format),
+        });
+        opened.push(DataDirectory {
+            name: path.display().to_string(),
+            disk: Arc::new(disk),
+            format: format.map_err(|e| OpenError::of_format(path, e))?,
+        });
+    }
+    Ok(opened)
+}
