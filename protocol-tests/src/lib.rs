@@ -14,6 +14,7 @@ pub mod client;
 pub mod golden;
 pub mod groups;
 pub mod history;
+pub mod lineage;
 pub mod offsets_topic;
 pub mod reshaper;
 pub mod server;

@@ -112,7 +112,8 @@ fn batch(bytes: &mut Bytes, group: &str, found: &mut Vec<Fact>) -> i64 {
         let length = b.varint() as usize;
         let mut record = Bytes(b.take(length));
         record.take(1);
-        (record.varint(), record.varint());
+        record.varint();
+        record.varint();
         let key = record.varint_bytes();
         let value = record.varint_bytes();
         found.extend(fact(key.expect("a key"), value, group));

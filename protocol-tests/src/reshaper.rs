@@ -1,8 +1,14 @@
 //! Splits and merges the shards of every topic of two and more partitions, again and again, while
 //! other tests run. Clients must not notice.
+//!
+//! Each reshape is a line of the reshaper's log, which begins with `done`; with `refused` where the
+//! gateway may refuse, as when the topic was deleted meanwhile; or with `fault`.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -14,34 +20,45 @@ const EVERY: Duration = Duration::from_millis(200);
 /// Shortest time between two reshapes of any topics: at most 50 a second.
 const BETWEEN: Duration = Duration::from_millis(20);
 
+/// An open shard: its id and number of slots.
+type Slots = (u64, u64);
+
 /// A reshaper of one gateway.
 pub struct Reshaper {
     address: String,
     token: PathBuf,
     chance: u64,
-    /// Reshapes done.
-    pub done: u64,
-    /// Reshapes refused, as when a topic is deleted meanwhile, with the last reason.
-    pub refused: (u64, String),
+    done: Arc<AtomicU64>,
+    log: Box<dyn Write + Send>,
 }
 
 impl Reshaper {
-    /// For the gateway with that admin port and data directory. The seed decides what is cut.
-    pub fn new(address: &str, data: &Path, seed: u64) -> Reshaper {
+    /// For the gateway with that admin port and data directory. The seed decides what is cut;
+    /// `done` counts.
+    pub fn new(
+        address: &str,
+        data: &Path,
+        seed: u64,
+        done: &Arc<AtomicU64>,
+        log: impl Write + Send + 'static,
+    ) -> Reshaper {
         Reshaper {
             address: address.to_owned(),
             token: data.join("admin.token"),
             chance: seed | 1,
-            done: 0,
-            refused: (0, String::new()),
+            done: Arc::clone(done),
+            log: Box::new(log),
         }
     }
 
-    /// Reshapes each topic once; waits so that it takes [`EVERY`] at least. Nothing is done while
-    /// the gateway is down.
+    /// Reshapes each topic once; waits so that it takes [`EVERY`] at least. A gateway that is down
+    /// or not ready is asked again at once, so that its first moments see reshapes.
     pub fn round(&mut self) {
         let started = Instant::now();
-        for (topic, shards) in self.topics() {
+        let Some(topics) = self.topics() else {
+            return std::thread::sleep(BETWEEN);
+        };
+        for (topic, shards) in topics {
             let next = Instant::now() + BETWEEN;
             self.reshape(&topic, &shards);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -49,27 +66,24 @@ impl Reshaper {
         std::thread::sleep(EVERY.saturating_sub(started.elapsed()));
     }
 
-    /// Topics with their open shards: id and number of slots.
-    fn topics(&self) -> Vec<(String, Vec<(u64, u64)>)> {
+    /// Topics with their open shards: id and number of slots. `None` if the gateway does not say.
+    fn topics(&self) -> Option<Vec<(String, Vec<Slots>)>> {
         let Ok((200, text)) = admin::get(&self.address, "/shards?brief=1") else {
-            return Vec::new();
+            return None;
         };
         let views: Value = serde_json::from_str(&text).unwrap_or_default();
         let topics = views.as_array().into_iter().flatten();
         let several = topics.filter(|topic| topic["partitions"].as_u64() > Some(1));
-        several
-            .map(|topic| {
-                let shards = topic["shards"].as_array().into_iter().flatten();
-                let shards = shards.filter_map(|s| Some((s["id"].as_u64()?, s["slots"].as_u64()?)));
-                (
-                    topic["topic"].as_str().unwrap_or_default().to_owned(),
-                    shards.collect(),
-                )
-            })
-            .collect()
+        let named = several.map(|topic| {
+            let shards = topic["shards"].as_array().into_iter().flatten();
+            let shards = shards.filter_map(|s| Some((s["id"].as_u64()?, s["slots"].as_u64()?)));
+            let name = topic["topic"].as_str().unwrap_or_default().to_owned();
+            (name, shards.collect())
+        });
+        Some(named.collect())
     }
 
-    fn reshape(&mut self, topic: &str, shards: &[(u64, u64)]) {
+    fn reshape(&mut self, topic: &str, shards: &[Slots]) {
         let first = self.random(shards.len() as u64) as usize;
         let Some((id, slots)) = shards.get(first) else {
             return;
@@ -91,12 +105,31 @@ impl Reshaper {
         };
         let token = fs::read_to_string(&self.token).unwrap_or_default();
         let path = format!("/topics/{topic}/reshape");
-        match admin::post(&self.address, &path, token.trim(), &body.to_string()) {
-            Ok((200, _)) => self.done += 1,
-            Ok((status, text)) => self.refused = (self.refused.0 + 1, format!("{status} {text}")),
-            // The gateway is being killed or restarted.
-            Err(_) => {}
+        // No answer: the gateway is being killed or restarted.
+        if let Ok((status, text)) =
+            admin::post(&self.address, &path, token.trim(), &body.to_string())
+        {
+            self.note(topic, status, &text, &body);
         }
+    }
+
+    fn note(&mut self, topic: &str, status: u16, text: &str, body: &Value) {
+        let answer: Value = serde_json::from_str(text).unwrap_or_default();
+        let line = match status {
+            200 => {
+                self.done.fetch_add(1, Ordering::Relaxed);
+                let opened = answer["after"].as_array().into_iter().flatten();
+                let opened: Vec<Value> = opened.map(|shard| shard["id"].clone()).collect();
+                let (epoch, sealed) = (&answer["epoch"], &body["shards"]);
+                format!(
+                    "done {topic} epoch {epoch}: {sealed} into {}\n",
+                    Value::from(opened)
+                )
+            }
+            404 | 409 | 503 => format!("refused {topic} {status} {text}\n"),
+            _ => format!("fault {topic} {status} {text} for {body}\n"),
+        };
+        self.log.write_all(line.as_bytes()).expect("the log");
     }
 
     /// A number below `below`, by a linear congruential generator.

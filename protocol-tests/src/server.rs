@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +20,8 @@ pub const BOOTSTRAP_VARIABLE: &str = "PROTOCOL_TESTS_BOOTSTRAP";
 /// The environment variable that names the server binary to test.
 pub const BINARY_VARIABLE: &str = "PROTOCOL_TESTS_SERVER";
 
-/// The environment variable that has the shards of all servers split and merged all the time.
+/// The environment variable that has the shards of all servers split and merged all the time, and
+/// names the file that gets a line for each such reshape.
 pub const RESHAPER_VARIABLE: &str = "PROTOCOL_TESTS_RESHAPER";
 
 /// The foreign broker that this run tests, if the environment names one.
@@ -46,6 +47,8 @@ pub struct Server {
     admin: u16,
     /// Its shards change only if the test changes them.
     calm: bool,
+    /// Reshapes that the background reshaper had done, over all starts.
+    reshapes: Arc<AtomicU64>,
     home: TempDir,
     running: Option<Running>,
 }
@@ -99,6 +102,7 @@ impl Server {
             port: free_port(),
             admin: admin_port(settings),
             calm: false,
+            reshapes: Arc::default(),
             home: tempfile::Builder::new()
                 .prefix("shardgate-test-")
                 .tempdir()
@@ -226,20 +230,38 @@ impl Server {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
-        let reshaping = std::env::var(RESHAPER_VARIABLE).is_ok_and(|value| !value.is_empty());
         self.running = Some(Running {
             process,
             guard,
-            reshaping: (reshaping && !self.calm).then(|| self.reshape()),
+            reshaping: self.reshaper_log().map(|log| self.reshape(&log)),
         });
     }
 
+    /// The log of the background reshaper, if there is to be one.
+    fn reshaper_log(&self) -> Option<PathBuf> {
+        let path = std::env::var_os(RESHAPER_VARIABLE).filter(|path| !path.is_empty())?;
+        (!self.calm).then(|| path.into())
+    }
+
+    /// Waits until the background reshaper, if there is one, has done so many more reshapes.
+    pub fn await_reshapes(&self, more: u64) {
+        if self.reshaper_log().is_some() {
+            let before = self.reshapes.load(Ordering::Relaxed);
+            crate::wait_for("shards are reshaped", || {
+                let now = self.reshapes.load(Ordering::Relaxed);
+                (now >= before + more).then_some(())
+            });
+        }
+    }
+
     /// Splits and merges the shards of all topics in the background.
-    fn reshape(&self) -> Reshaping {
+    fn reshape(&self, log: &Path) -> Reshaping {
         let stop = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&stop);
-        let seed = u64::from(self.port);
-        let mut reshaper = Reshaper::new(&self.admin_address(), &self.data(), seed);
+        let log = File::options().create(true).append(true).open(log);
+        let log = log.expect("the reshaper's log");
+        let (address, seed) = (self.admin_address(), u64::from(self.port));
+        let mut reshaper = Reshaper::new(&address, &self.data(), seed, &self.reshapes, log);
         std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 reshaper.round();

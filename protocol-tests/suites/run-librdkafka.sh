@@ -8,6 +8,7 @@
 # rows marked ci) 5, the first build of the test-runner 3 more.
 #
 #   SERVER      a shardgate to run instead of building one
+#   RESHAPER=1  splits and merges the shards of all topics all the time (see .ci/with-server)
 #   ONLY        test numbers or names, blanks between: only these rows of the list
 #   LAB         builds, logs and results (default: suites in the target folder)
 # The tests that call Kafka's own scripts need java and Maven (or KAFKA_LIBS, see librdkafka.sh).
@@ -20,5 +21,5 @@ settings="num.partitions=4 group.initial.rebalance.delay.ms=3000"
 dir=$(mktemp -d "$LAB/servers.XXXXXX")
 trap 'rm -rf "$dir"/*/data; echo "logs of the servers: $dir"' EXIT
 SETTINGS=$settings "$root/.ci/with-server" "$SERVER" "$dir/auto" \
-  env SETTINGS="$settings auto.create.topics.enable=false" "$root/.ci/with-server" "$SERVER" "$dir/noauto" \
+  env SETTINGS="$settings auto.create.topics.enable=false" RESHAPES=0 "$root/.ci/with-server" "$SERVER" "$dir/noauto" \
   "$here/librdkafka.sh" --full --jobs 4 --retry "$@" --expect "$here/librdkafka.expected" --out "$LAB/librdkafka.tsv"

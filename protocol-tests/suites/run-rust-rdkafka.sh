@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run-rust-rdkafka.sh [--jobs N] - rust-rdkafka's own tests against this server, judged by rust-rdkafka.expected
-# (as run-librdkafka.sh does, with the same variables SERVER and LAB). A minute; the first build takes 2 more.
+# (as run-librdkafka.sh does, with the same variables SERVER, RESHAPER and LAB). A minute; the first build takes 2 more.
 #
 # The tests want a broker with id 0 at localhost:9092 whose topics get 3 partitions. A network namespace gives them that
 # port whatever else runs on the machine; where none may be made, port 9092 itself has to be free.
@@ -33,5 +33,5 @@ dir=$(mktemp -d "$LAB/servers.XXXXXX")
 trap 'rm -rf "$dir"/*/data; echo "logs of the servers: $dir"' EXIT
 settings="node.id=0 num.partitions=3"
 PORT=9092 SETTINGS=$settings "$root/.ci/with-server" "$SERVER" "$dir/auto" \
-  env -u PORT SETTINGS="$settings auto.create.topics.enable=false" "$root/.ci/with-server" "$SERVER" "$dir/noauto" \
+  env -u PORT SETTINGS="$settings auto.create.topics.enable=false" RESHAPES=0 "$root/.ci/with-server" "$SERVER" "$dir/noauto" \
   "$here/rust-rdkafka.sh" --retry "$@" --expect "$here/rust-rdkafka.expected" --out "$LAB/rust-rdkafka.tsv"

@@ -1,9 +1,10 @@
 //! `reshaper ADMIN-HOST:PORT DATA-DIRECTORY`: splits and merges the shards of all topics of a
-//! running gateway until it is killed, and tells how often on standard error.
+//! running gateway until it is killed, and prints each.
 
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use protocol_tests::reshaper::Reshaper;
 
@@ -14,14 +15,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let seed = u64::from(std::process::id());
-    let mut reshaper = Reshaper::new(address, Path::new(data), seed);
-    let mut told = Instant::now();
+    let data = Path::new(data);
+    let mut reshaper = Reshaper::new(address, data, seed, &Arc::default(), io::stdout());
     loop {
         reshaper.round();
-        if told.elapsed() > Duration::from_secs(5) {
-            told = Instant::now();
-            let (count, last) = &reshaper.refused;
-            eprintln!("reshaped {}, refused {count} {last}", reshaper.done);
-        }
     }
 }

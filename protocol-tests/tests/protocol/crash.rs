@@ -17,7 +17,7 @@ use kafka_protocol::messages::{OffsetCommitRequest, OffsetFetchRequest};
 use protocol_tests::calls::*;
 use protocol_tests::client::{self, ReportingProducer};
 use protocol_tests::wire::Wire;
-use protocol_tests::{Server, foreign, wait_for};
+use protocol_tests::{Server, foreign, lineage, wait_for};
 use rdkafka::producer::{BaseRecord, Producer};
 
 const PARTITIONS: i32 = 8;
@@ -264,11 +264,15 @@ fn kill_under_load(plan: Plan) {
                 .all(|(now, before)| now > before + plan.records_per_round)
                 .then_some(())
         });
+        server.await_reshapes(2);
         let pause = (seed.wrapping_mul(2_654_435_761).wrapping_add(round * 97)) % 400;
         std::thread::sleep(Duration::from_millis(pause));
+        let shown = lineage::of(&server, &topic, PARTITIONS);
         server.kill();
         let acknowledged = committer.join().expect("the committer");
         server.start_again();
+        let flaws = lineage::flaws(&shown, &lineage::of(&server, &topic, PARTITIONS));
+        assert!(flaws.is_empty(), "round {round}: {flaws:#?}");
         let found = committed(&address, &topic);
         let attempted = attempted.load(Ordering::Relaxed);
         assert!(
@@ -285,6 +289,8 @@ fn kill_under_load(plan: Plan) {
         .collect();
     let seen = reader.join().expect("the reader");
     server.kill();
+    let (code, text) = server.verify(&[]);
+    assert_eq!(code, 0, "{text}");
     server.start_again();
     check(&address, &topic, &told, &seen, plan.padding);
 }

@@ -2,6 +2,7 @@
 //! history checker.
 //!
 //! `KILLS` is the number of kills (3; the long run is `KILLS=100`), `KILL_SEED` repeats its pauses.
+//! With the background reshaper, shards are replaced between each two kills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ use protocol_tests::calls::*;
 use protocol_tests::client;
 use protocol_tests::history::{self, Action, Key, Op, Outcome, Value};
 use protocol_tests::wire::Wire;
-use protocol_tests::{PATIENCE, Server, foreign, wait_for};
+use protocol_tests::{PATIENCE, Server, foreign, lineage, wait_for};
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, Rebalance};
 use rdkafka::message::Message;
@@ -280,8 +281,10 @@ fn a_server_killed_again_and_again_keeps_every_promise() {
                     .all(|(now, before)| *now > before + 50);
                 served.then_some(())
             });
+            server.await_reshapes(2);
             let pause = seed.wrapping_mul(2_654_435_761).wrapping_add(kill * 97) % 700;
             std::thread::sleep(Duration::from_millis(pause));
+            let shown = lineage::of(&server, &topic, PARTITIONS);
             server.kill();
             // What a kill leaves is whole, before anything puts it in order.
             let (code, text) = server.verify(&[]);
@@ -291,6 +294,9 @@ fn a_server_killed_again_and_again_keeps_every_promise() {
                 server.start_and_kill(Duration::from_millis(after));
             }
             server.start_again();
+            // What was shown was durable.
+            let flaws = lineage::flaws(&shown, &lineage::of(&server, &topic, PARTITIONS));
+            assert!(flaws.is_empty(), "kill {kill}: {flaws:#?}");
         }
         world.stop_writing.store(true, Ordering::Relaxed);
         for writer in writers {
