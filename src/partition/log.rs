@@ -13,6 +13,10 @@ use crate::partition::tail::{Tail, TailBatch};
 use crate::partition::waiters::Waiter;
 use crate::types::{Offset, PartitionKey, Position, TopicId};
 
+/// How often whoever waited for a shard's lock found the shard replaced.
+#[cfg(test)]
+pub(crate) static FOLLOWED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
 /// One partition. Small while idle: no buffer, no file, no task.
 pub struct Partition {
     /// Its key in this store.
@@ -119,7 +123,11 @@ impl Partition {
         while let Some(shard) = self.shard() {
             let standing = shard.lock();
             let shard = match *standing {
-                Standing::Moved => continue,
+                Standing::Moved => {
+                    #[cfg(test)]
+                    FOLLOWED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    continue;
+                }
                 Standing::Open => Some(shard.as_ref()),
                 Standing::Deleted => None,
             };

@@ -24,6 +24,7 @@ mod group_session;
 mod killed_then_lost;
 mod queued_in_reverse;
 mod reader_of_deleted_file;
+mod reshape;
 mod short_file;
 mod shown_too_early;
 mod step_by_step;

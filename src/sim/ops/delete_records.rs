@@ -3,6 +3,7 @@
 use crate::partition::Refused;
 use crate::sim::ops::any_partition;
 use crate::sim::world::World;
+use crate::types::{Offset, PartitionKey};
 
 pub(super) fn run(world: &mut World) {
     let Some(key) = any_partition(world) else {
@@ -12,6 +13,12 @@ pub(super) fn run(world: &mut World) {
     let bounds = partition.bounds();
     let span = (bounds.high_watermark - bounds.log_start) as u64;
     let offset = bounds.log_start + world.random.below(span + 1) as i64;
+    up_to(world, key, offset);
+}
+
+/// Deletes what lies below an offset.
+pub(in crate::sim) fn up_to(world: &mut World, key: PartitionKey, offset: Offset) {
+    let partition = world.store().partition(key);
     let log = world.model.sequenced.logs.get(&key);
     let before = log.map(|log| log.log_start);
     let moved = world.store().registry.move_log_start(&partition, offset);

@@ -11,7 +11,7 @@ mod compact;
 mod configs;
 mod damage;
 mod delete_group;
-mod delete_records;
+pub(super) mod delete_records;
 pub(super) mod disk_fault;
 mod disk_full;
 mod disk_slow;
