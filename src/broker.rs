@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::budget::Budget;
+use crate::budget::{Account, Budget, Unit};
 use crate::catalog::{Catalog, Environment};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Budgets, Config, JournalSync};
@@ -13,7 +13,7 @@ use crate::coordinator::Groups;
 use crate::coordinator::group::command::Settings;
 use crate::coordinator::partition_log::{CatalogTopics, PartitionLog};
 use crate::handlers::fetch::session::Sessions;
-use crate::metrics::Metrics;
+use crate::metrics::{Full, Limit, Metrics};
 use crate::partition::Registry;
 use crate::partition::maintenance::{Maintenance, MaintenanceOptions};
 use crate::partition::recovery::{self, Fatal, Opening, OpeningDirectory, Progress};
@@ -32,6 +32,10 @@ pub struct HandlerBudgets {
     pub decompression: Budget,
     /// Turns of batches that take long to look at.
     pub long_decompressions: Budget,
+    /// Places of waiting fetches, one for each partition that is asked for.
+    pub fetch_waiters: Account,
+    /// The limit of the catalog's memory, and how often it was met.
+    pub topics: Account,
 }
 
 impl HandlerBudgets {
@@ -41,6 +45,8 @@ impl HandlerBudgets {
             responses: Budget::new("responses", budgets.responses),
             decompression: Budget::new("decompression", budgets.decompression),
             long_decompressions: Budget::of_items("long_decompressions", long),
+            fetch_waiters: Account::new(budgets.fetch_waiters),
+            topics: Account::new(budgets.topics),
         }
     }
 }
@@ -62,7 +68,7 @@ pub struct Broker {
     /// The group coordinator.
     pub groups: Arc<Groups>,
     /// Fetch sessions of all connections.
-    pub fetch_sessions: Sessions,
+    pub fetch_sessions: Arc<Sessions>,
     /// Shares for answers and decompression.
     pub budgets: HandlerBudgets,
     /// The cluster's id as clients see it.
@@ -140,12 +146,9 @@ impl Broker {
         let maintenance = Maintenance::start(opened, options, &fatal)
             .map_err(|e| format!("cannot start the store's background threads: {e}"))?;
         let budgets = HandlerBudgets::new(&config.budgets);
-        metrics.watch_budget(&budgets.responses);
-        metrics.watch_budget(&budgets.decompression);
-        metrics.watch_budget(&budgets.long_decompressions);
-        groups.watch(&metrics);
-        Ok(Arc::new(Self {
-            fetch_sessions: Sessions::new(config.fetch_sessions),
+        let fetch_sessions = fetch_sessions(&config);
+        let broker = Self {
+            fetch_sessions,
             cluster_id,
             node_id: config.node_id,
             maintenance: Mutex::new(Some(maintenance)),
@@ -157,7 +160,22 @@ impl Broker {
             partitions,
             groups,
             budgets,
-        }))
+        };
+        broker.watch();
+        Ok(Arc::new(broker))
+    }
+
+    /// Shows on `/metrics` what handlers take shares of, and what they keep.
+    fn watch(&self) {
+        let (metrics, budgets) = (&self.metrics, &self.budgets);
+        metrics.watch_budget(&budgets.responses);
+        metrics.watch_budget(&budgets.decompression);
+        metrics.watch_budget(&budgets.long_decompressions);
+        watch_topics(metrics, &budgets.topics, &self.catalog);
+        let waiters = &budgets.fetch_waiters;
+        metrics.watch_account("fetch_waiters", Unit::Items, Full::Refused, waiters);
+        self.groups.watch(metrics);
+        self.fetch_sessions.watch(metrics);
     }
 
     /// A data directory's path, as configured.
@@ -184,7 +202,7 @@ impl Broker {
     ) -> Arc<Self> {
         let budgets = HandlerBudgets::new(&config.budgets);
         Arc::new(Self {
-            fetch_sessions: Sessions::new(config.fetch_sessions),
+            fetch_sessions: fetch_sessions(&config),
             cluster_id: "cluster".to_string(),
             node_id: config.node_id,
             maintenance: Mutex::new(None),
@@ -212,6 +230,24 @@ impl Broker {
             }
         }
     }
+}
+
+fn fetch_sessions(config: &Config) -> Arc<Sessions> {
+    let partitions = config.budgets.fetch_session_partitions;
+    Arc::new(Sessions::new(config.fetch_sessions, partitions))
+}
+
+/// Shows on `/metrics` what topics and configs take in memory.
+fn watch_topics(metrics: &Metrics, account: &Account, catalog: &Arc<Catalog>) {
+    let (all, refused, catalog) = (account.clone(), account.clone(), Arc::clone(catalog));
+    metrics.watch_limit(Limit {
+        name: "topics",
+        unit: Unit::Bytes,
+        limit: Box::new(move || all.limit()),
+        used: Box::new(move || catalog.sequenced().bytes()),
+        full: Full::Refused,
+        count: Box::new(move || refused.denied()),
+    });
 }
 
 fn journal_options(config: &Config, format: &Format) -> JournalOptions {

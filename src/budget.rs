@@ -218,10 +218,11 @@ impl Account {
 }
 
 /// Counts a waiter for as long as it waits, also when it gives up.
-struct Waiting<'a>(&'a AtomicUsize);
+pub struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
+    /// One more.
+    pub fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }

@@ -91,7 +91,7 @@ pub struct Limit {
     /// What is counted.
     pub unit: Unit,
     /// All of it.
-    pub limit: u64,
+    pub limit: Box<dyn Fn() -> u64 + Send + Sync>,
     /// How much is used.
     pub used: Box<dyn Fn() -> u64 + Send + Sync>,
     /// What happens when that is all.
@@ -175,11 +175,11 @@ impl Metrics {
 
     /// Shows the use, limit and queue of budgets of one unit that count as one.
     pub fn watch_budgets(&self, name: &'static str, budgets: &[Budget]) {
-        let (used, waiting) = (budgets.to_vec(), budgets.to_vec());
+        let [all, used, waiting] = [(); 3].map(|()| budgets.to_vec());
         self.watch_limit(Limit {
             name,
             unit: budgets.first().map_or(Unit::Bytes, Budget::unit),
-            limit: budgets.iter().map(Budget::limit).sum(),
+            limit: Box::new(move || all.iter().map(Budget::limit).sum()),
             used: Box::new(move || used.iter().map(Budget::used).sum()),
             full: Full::Waiting,
             count: Box::new(move || waiting.iter().map(|b| b.waiting() as u64).sum()),
@@ -188,11 +188,11 @@ impl Metrics {
 
     /// Shows an account's use and limit, and what it turned away.
     pub fn watch_account(&self, name: &'static str, unit: Unit, full: Full, account: &Account) {
-        let (used, denied) = (account.clone(), account.clone());
+        let (all, used, denied) = (account.clone(), account.clone(), account.clone());
         self.watch_limit(Limit {
             name,
             unit,
-            limit: account.limit(),
+            limit: Box::new(move || all.limit()),
             used: Box::new(move || used.used()),
             full,
             count: Box::new(move || denied.denied()),
@@ -211,8 +211,8 @@ impl Metrics {
         let read = limit.used;
         let help = "How much of a budget is used now";
         self.sample(used, help, gauge, label, move || read() as f64);
-        let all = limit.limit as f64;
-        self.sample(most, "A budget in all", gauge, label, move || all);
+        let all = limit.limit;
+        self.sample(most, "A budget in all", gauge, label, move || all() as f64);
         let (name, help, kind) = match limit.full {
             Full::Waiting => ("budget_waiting", "Who waits for a share of a budget", gauge),
             Full::Evicted => (

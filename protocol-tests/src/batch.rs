@@ -47,6 +47,11 @@ impl Batch {
 
     /// The batch as it goes over the wire.
     pub fn bytes(&self) -> Bytes {
+        self.packed(<[u8]>::to_vec)
+    }
+
+    /// The batch with its records put through `pack`; `attributes` has to name the codec.
+    pub fn packed(&self, pack: impl Fn(&[u8]) -> Vec<u8>) -> Bytes {
         let first = self.records.first().map_or(-1, |record| record.0);
         let max = self
             .records
@@ -64,9 +69,17 @@ impl Batch {
         body.put_i16(self.producer_epoch);
         body.put_i32(self.base_sequence);
         body.put_i32(count);
+        let mut records = BytesMut::new();
         for (delta, (time, key, value)) in self.records.iter().enumerate() {
-            put_record(&mut body, time - first, delta as i64, key.as_deref(), value);
+            put_record(
+                &mut records,
+                time - first,
+                delta as i64,
+                key.as_deref(),
+                value,
+            );
         }
+        body.put_slice(&pack(&records));
         let mut batch = BytesMut::new();
         batch.put_i64(0);
         batch.put_i32(body.len() as i32 + 9);

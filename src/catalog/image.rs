@@ -62,6 +62,8 @@ pub struct Image {
     pub(super) next_topic: u32,
     pub(super) next_shard: u64,
     pub(super) next_producer_id: i64,
+    /// About what topics and configs take in memory.
+    pub(super) bytes: u64,
     environment: Arc<Environment>,
     /// Values in force for a topic with no configs of its own.
     default_settings: Arc<TopicSettings>,
@@ -91,6 +93,7 @@ impl Image {
             next_topic: 1,
             next_shard: 1,
             next_producer_id: 0,
+            bytes: 0,
             default_settings,
             environment: Arc::new(environment),
         }
@@ -212,6 +215,7 @@ impl Image {
         let mut next = self.clone();
         next.version += 1;
         next.position = position;
+        next.bytes = next.bytes.saturating_add_signed(self.growth(change));
         match change {
             Change::TopicCreated(created) => next.create(created)?,
             Change::TopicDeleted { no } => next.delete(*no)?,

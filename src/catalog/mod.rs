@@ -22,6 +22,7 @@ mod reshape;
 pub mod settings;
 mod snapshot;
 mod topic;
+mod weight;
 
 #[cfg(test)]
 mod tests;

@@ -125,6 +125,7 @@ impl Image {
             image.put(topic);
         }
         image.resolve_all();
+        image.bytes = image.weigh();
         if !marked || image.topics_by_no().any(|topic| !image.marks_cover(topic)) {
             return Err(DecodeError::Damaged(
                 "the marks are missing or below a topic",

@@ -91,6 +91,12 @@ pub struct Budgets {
     pub producers: u64,
     /// Members and commits of consumer groups.
     pub groups: u64,
+    /// Topics, partitions and configs.
+    pub topics: u64,
+    /// Partitions that waiting fetches ask for.
+    pub fetch_waiters: u64,
+    /// Partitions that fetch sessions remember.
+    pub fetch_session_partitions: usize,
 }
 
 /// Limits of the network side.
@@ -331,6 +337,9 @@ impl Default for Budgets {
             long_decompressions: 2,
             producers: 64 * MIB,
             groups: 64 * MIB,
+            topics: 256 * MIB,
+            fetch_waiters: 500_000,
+            fetch_session_partitions: 500_000,
         }
     }
 }

@@ -325,6 +325,33 @@ pub(super) static BUDGETS: &[Key] = &[
         },
     ),
     honoured(
+        "budget.topics.bytes",
+        "268435456",
+        "Topics, partitions (512 bytes each) and configs; what is new is refused beyond it",
+        |c, raw| {
+            c.budgets.topics = raw.number(bytes(1 << 20))?;
+            Ok(())
+        },
+    ),
+    honoured(
+        "budget.fetch.waiters",
+        "500000",
+        "Partitions that waiting fetches ask for; beyond it a Fetch is answered without a wait",
+        |c, raw| {
+            c.budgets.fetch_waiters = raw.number(1..=100_000_000)?;
+            Ok(())
+        },
+    ),
+    honoured(
+        "budget.fetch.session.partitions",
+        "500000",
+        "Partitions that fetch sessions remember; beyond it clients fetch without a session",
+        |c, raw| {
+            c.budgets.fetch_session_partitions = raw.number(1..=100_000_000)?;
+            Ok(())
+        },
+    ),
+    honoured(
         "budget.long.decompressions",
         "2",
         "Batches looked at side by side of which more than 4 MiB comes out; others wait",

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::Connection;
-use super::answers::{Refusal, canonical};
+use super::answers::{Refusal, canonical, if_room};
 use crate::catalog::codec::Configs;
 use crate::catalog::configs::{Scope, table};
 use crate::catalog::{AlterOp, Alteration, CatalogError, Change, Image, Topic, names};
@@ -82,7 +82,7 @@ fn alter(cx: &Connection, edits: &Edits<'_>, validate_only: bool) -> Result<Posi
     }
     let catalog = &cx.broker.catalog;
     let node = cx.broker.node_id;
-    let decide = |image: &Image| decide(image, node, edits);
+    let decide = |image: &Image| if_room(cx, image, decide(image, node, edits)?);
     if validate_only {
         return decide(&catalog.sequenced()).map(|_| Position(0));
     }

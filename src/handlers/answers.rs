@@ -7,8 +7,9 @@ use super::Connection;
 pub use super::text::text;
 use crate::broker::Broker;
 use crate::catalog::configs::{ConfigDef, ConfigType, append};
-use crate::catalog::{CatalogError, Topic};
+use crate::catalog::{CatalogError, Change, Image, Topic};
 use crate::protocol::error::ErrorCode;
+use crate::repeats::LINES;
 use crate::types::PartitionKey;
 
 /// What an "authorized operations" field holds when nobody asked for it.
@@ -71,6 +72,26 @@ impl From<CatalogError> for Refusal {
     fn from(error: CatalogError) -> Self {
         Self::new(error.response_error(), error.to_string())
     }
+}
+
+/// The change, if there is room in memory for what it adds to topics and configs.
+pub fn if_room(cx: &Connection, image: &Image, change: Change) -> Result<Change, Refusal> {
+    let account = &cx.broker.budgets.topics;
+    let added = u64::try_from(image.growth(&change)).unwrap_or(0);
+    if added == 0 || image.bytes().saturating_add(added) <= account.limit() {
+        return Ok(change);
+    }
+    account.deny(1);
+    let text = format!(
+        "topics and configs take as much memory as budget.topics.bytes allows ({} of {}); delete \
+         topics, or raise the budget",
+        image.bytes(),
+        account.limit()
+    );
+    if LINES.allow("topics were refused more memory", None) {
+        tracing::warn!(peer = %cx.peer, "a topic, partitions or configs were refused: {text}");
+    }
+    Err(Refusal::new(ErrorCode::PolicyViolation, text))
 }
 
 /// The index of a partition that a client named, if it can be one.

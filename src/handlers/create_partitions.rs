@@ -16,7 +16,7 @@ use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
 use kafka_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse, TopicName};
 
-use super::answers::{Refusal, require_room, text};
+use super::answers::{Refusal, if_room, require_room, text};
 use super::{Connection, Reply};
 use crate::catalog::{Change, Image};
 use crate::config::Config;
@@ -61,7 +61,7 @@ fn grow(
     let decide = |image: &Image| -> Result<Change, Refusal> {
         let change = decide(image, topic, broker.node_id, now)?;
         check_count(topic.count, &broker.config)?;
-        Ok(change)
+        if_room(cx, image, change)
     };
     if validate_only {
         decide(&broker.catalog.sequenced())?;

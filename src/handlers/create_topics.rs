@@ -19,7 +19,7 @@ use kafka_protocol::messages::create_topics_response::{CreatableTopicConfigs, Cr
 use kafka_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse, TopicName};
 use uuid::Uuid;
 
-use super::answers::{Refusal, canonical, require_room, text};
+use super::answers::{Refusal, canonical, if_room, require_room, text};
 use super::create_partitions::check_count;
 use super::{Connection, Reply};
 use crate::catalog::configs::{Scope, table};
@@ -126,7 +126,7 @@ fn create(
             require_room(broker)?;
         }
         shown = Some(shows);
-        Ok(change)
+        if_room(cx, image, change)
     };
     let position = if validate_only {
         decide(&broker.catalog.sequenced())?;

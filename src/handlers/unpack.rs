@@ -113,6 +113,8 @@ mod tests {
             responses: Budget::new("responses", 1 << 20),
             decompression: Budget::new("decompression", 64 << 20),
             long_decompressions: Budget::of_items("long_decompressions", 2),
+            fetch_waiters: crate::budget::Account::new(1),
+            topics: crate::budget::Account::new(1),
         }
     }
 
@@ -120,7 +122,7 @@ mod tests {
         let mut builder = BatchBuilder::new().codec(codec, None);
         builder.push(1, None, Some(&vec![b'x'; bytes]));
         Packed {
-            payload: builder.build().unwrap().into(),
+            payload: builder.build().unwrap(),
             rules: Rules {
                 keys_required: false,
                 timestamp_type: TimestampType::CreateTime,

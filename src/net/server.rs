@@ -16,9 +16,9 @@ use super::connection;
 use super::frame::ReadLimits;
 use super::listen::Bound;
 use super::session::{Peer, Sessions};
-use crate::budget::Budget;
+use crate::budget::{Budget, Unit};
 use crate::config::{Config, Listener, NetConfig};
-use crate::metrics::{Metrics, ReasonLabel};
+use crate::metrics::{self, Limit, Metrics, ReasonLabel};
 use crate::repeats::LINES;
 use crate::store::journal::Durable;
 
@@ -97,6 +97,7 @@ impl Server {
         let phase = watch::Sender::new(Phase::Serve);
         tokio::spawn(tell_repeats(phase.subscribe()));
         let sessions = Arc::new(sessions);
+        watch(&shared, &sessions);
         for Bound { listener, sockets } in bound {
             for socket in sockets {
                 let acceptor = Acceptor {
@@ -167,20 +168,9 @@ impl<S: Sessions> Acceptor<S> {
         }
     }
 
-    /// The limits in force: a change at run time can lower what the process started with.
-    fn limits(&self) -> [usize; 2] {
-        let config = &self.shared.config;
-        let [all, of_ip] = self.sessions.connection_limits();
-        let least = |set: Option<usize>, start: usize| set.map_or(start, |set| set.min(start));
-        [
-            least(all, config.max_connections),
-            least(of_ip, config.max_connections_per_ip),
-        ]
-    }
-
     fn take(&self, stream: TcpStream, address: SocketAddr) {
         let ip = address.ip().to_canonical();
-        let ticket = match Ticket::new(&self.shared, self.limits(), ip) {
+        let ticket = match Ticket::new(&self.shared, limits(&self.shared, &*self.sessions), ip) {
             Ok(ticket) => ticket,
             Err(full) => {
                 let reason = full.reason;
@@ -257,6 +247,43 @@ async fn tell_repeats(mut phase: watch::Receiver<Phase>) {
             _ = second.tick() => LINES.tell(),
         }
     }
+}
+
+/// The limits in force: a change at run time can lower what the process started with.
+fn limits<S: Sessions>(shared: &Shared, sessions: &S) -> [usize; 2] {
+    let config = &shared.config;
+    let [all, of_ip] = sessions.connection_limits();
+    let least = |set: Option<usize>, start: usize| set.map_or(start, |set| set.min(start));
+    [
+        least(all, config.max_connections),
+        least(of_ip, config.max_connections_per_ip),
+    ]
+}
+
+/// Shows the limit of connections on `/metrics`, which must not keep the server alive.
+fn watch<S: Sessions>(shared: &Arc<Shared>, sessions: &Arc<S>) {
+    let (of_limit, sessions) = (Arc::downgrade(shared), Arc::downgrade(sessions));
+    let (used, closed) = (
+        Arc::downgrade(shared),
+        shared.metrics.connections_closed.clone(),
+    );
+    shared.metrics.watch_limit(Limit {
+        name: "connections",
+        unit: Unit::Items,
+        limit: Box::new(move || match (of_limit.upgrade(), sessions.upgrade()) {
+            (Some(shared), Some(sessions)) => limits(&shared, &*sessions)[0] as u64,
+            _ => 0,
+        }),
+        used: Box::new(move || used.upgrade().map_or(0, |s| s.open.lock().all as u64)),
+        full: metrics::Full::Refused,
+        count: Box::new(move || {
+            let of = |reason| closed.get_or_create(&ReasonLabel { reason }).get();
+            ["max_connections", "max_connections_per_ip"]
+                .map(of)
+                .iter()
+                .sum()
+        }),
+    });
 }
 
 /// A connection's place among those that are open.

@@ -5,14 +5,14 @@
 //! that it is about.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Waiting};
 use crate::partition::figures::Figures;
 use crate::partition::gate::Gate;
 use crate::partition::registry::RegistryOptions;
@@ -37,6 +37,8 @@ pub struct Directory {
     budget: Arc<Semaphore>,
     /// Segment reads under way on threads that may wait for the disk.
     pub(super) reads: Budget,
+    /// Who waits for room in the tail.
+    waiting: AtomicUsize,
     pub(super) gate: Gate,
     pub(super) applied: Mutex<Applied>,
     pub(super) figures: Figures,
@@ -162,6 +164,7 @@ impl Directory {
             journal: OnceLock::new(),
             tail_limit: shares.tail_bytes,
             budget: Arc::new(Semaphore::new(shares.tail_bytes)),
+            waiting: AtomicUsize::new(0),
             reads: Budget::new("reads", shares.read_bytes),
             gate: Gate::new(disk, shares.reserve_bytes),
             applied: Mutex::default(),
@@ -246,14 +249,20 @@ impl Directory {
     pub async fn room(&self, bytes: usize) -> Option<Room> {
         let bytes = bytes.clamp(1, self.tail_limit);
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        if self.budget.available_permits() < bytes {
+        let _waits = (self.budget.available_permits() < bytes).then(|| {
             self.wake.raise();
-        }
+            Waiting::new(&self.waiting)
+        });
         let permit = Arc::clone(&self.budget)
             .acquire_many_owned(permits)
             .await
             .ok()?;
         Some(Room { permit })
+    }
+
+    /// How many wait for room in the tail.
+    pub fn waiting_for_tail(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Blocks this thread until the journal is durable up to `position`. False if it ended before:

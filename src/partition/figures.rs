@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::budget::Unit;
-use crate::metrics::{Full, Metrics, SampleKind};
+use crate::metrics::{Full, Limit, Metrics, SampleKind};
 use crate::partition::directory::Directory;
 use crate::partition::recovery::OpenedDirectory;
 use crate::partition::registry::Registry;
@@ -227,10 +227,51 @@ impl Registry {
         self.watch_reshapes(metrics);
         let producers = &self.producers.account;
         metrics.watch_account("producers", Unit::Bytes, Full::Evicted, producers);
+        self.watch_limit(metrics, "tail", Full::Waiting, |d| {
+            let used = d.tail_limit - d.free_tail_bytes().min(d.tail_limit);
+            [
+                d.tail_limit as u64,
+                used as u64,
+                d.waiting_for_tail() as u64,
+            ]
+        });
+        self.watch_limit(metrics, "footers", Full::Evicted, |d| {
+            let stats = d.segments.cache_stats();
+            [
+                stats.footer_limit,
+                stats.footer_bytes,
+                stats.footers_evicted,
+            ]
+        });
         for (name, help, kind, figure) in OF_REGISTRY {
             let registry = Arc::clone(self);
             metrics.sample(name, help, kind, None, move || figure(&registry) as f64);
         }
+    }
+}
+
+impl Registry {
+    /// Shows a limit that each directory has, summed up: all of it, what is used, and how often it
+    /// was met or who waits.
+    fn watch_limit(
+        self: &Arc<Self>,
+        metrics: &Metrics,
+        name: &'static str,
+        full: Full,
+        read: fn(&Directory) -> [u64; 3],
+    ) {
+        let sum = |which: usize| -> Box<dyn Fn() -> u64 + Send + Sync> {
+            let registry = Arc::clone(self);
+            Box::new(move || registry.directories().iter().map(|d| read(d)[which]).sum())
+        };
+        metrics.watch_limit(Limit {
+            name,
+            unit: Unit::Bytes,
+            limit: sum(0),
+            used: sum(1),
+            full,
+            count: sum(2),
+        });
     }
 }
 

@@ -10,8 +10,8 @@ use crate::types::{Offset, Position};
 /// Batches remembered for each producer, as many as a client may have in flight.
 pub const WINDOW: usize = 5;
 
-/// About what a producer takes in the map of its partition.
-const PRODUCER_BYTES: u64 = 80;
+/// About what a producer takes in the map of its partition, whose nodes are half full.
+const PRODUCER_BYTES: u64 = 112;
 /// What a map takes however few producers are in it.
 const MAP_BYTES: u64 = 512;
 

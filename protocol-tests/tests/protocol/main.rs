@@ -1,5 +1,6 @@
 //! What clients may rely on, one module per topic.
 
+mod budgets;
 mod configs;
 mod connection;
 mod crash;

@@ -171,6 +171,7 @@ fn holds_the_rules(image: &Image) {
             assert!(shard.id < image.next_shard() && shards.insert(shard.id));
         }
     }
+    assert_eq!(image.bytes(), image.weigh(), "growth adds up");
     assert!(matches!(image.lookup(TopicNo(0)), TopicLookup::Never));
     assert!(matches!(
         image.lookup(image.next_topic()),

@@ -14,7 +14,7 @@ use kafka_protocol::messages::FetchRequest;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::budget::Permit;
+use crate::budget::{Account, Permit};
 use crate::handlers::list_offsets::check_epoch;
 use crate::handlers::{Answer, CloseReason, Connection, throttle_time};
 use crate::partition::load::Traffic;
@@ -34,6 +34,8 @@ use session::{CachedSession, Context, FetchKey, FetchSpec, SessionRequest, Told}
 const FIRST_TOPIC_ID: i16 = 13;
 /// Records in an answer beyond the budget for answers.
 const SMALL_ANSWER: usize = 64 << 10;
+/// How long a client waits by itself when there is no place for its Fetch among those that wait.
+const UNPARKED: Duration = Duration::from_millis(500);
 /// Read only what transactions have committed.
 const READ_COMMITTED: i8 = 1;
 
@@ -87,15 +89,15 @@ pub async fn handle(
             cached.session.lock().await.partitions()
         }
     };
-    let (parts, hold) = match refuse_all {
+    let (parts, hold, unparked) = match refuse_all {
         Some(code) => {
             let refuse = |(key, _)| failed(key, code);
-            (wanted.into_iter().map(refuse).collect(), Permit::empty())
+            (wanted.into_iter().map(refuse).collect(), Permit::empty(), Duration::ZERO)
         }
         None => within_budget(cx, &wanted, limits).await,
     };
     cx.broker.metrics.fetched_bytes.inc_by(total_bytes(&parts) as u64);
-    let pause = count(cx, &parts);
+    let pause = count(cx, &parts).max(unparked);
     let (session_id, parts) = tell(&context, parts).await;
     let data = FetchResponseData {
         throttle_time_ms: throttle_time(pause),
@@ -125,11 +127,11 @@ async fn within_budget(
     cx: &Connection,
     wanted: &[(FetchKey, FetchSpec)],
     limits: Limits,
-) -> (Vec<Part>, Permit) {
-    let parts = read_or_wait(cx, wanted, limits).await;
+) -> (Vec<Part>, Permit, Duration) {
+    let (parts, unparked) = read_or_wait(cx, wanted, limits).await;
     let budget = &cx.broker.budgets.responses;
     if let Some(permit) = budget.try_acquire(total_bytes(&parts) as u64) {
-        return (parts, permit);
+        return (parts, permit, unparked);
     }
     drop(parts);
     let small = Limits { max_bytes: limits.max_bytes.min(SMALL_ANSWER), ..limits };
@@ -137,12 +139,12 @@ async fn within_budget(
     let bytes = total_bytes(&parts);
     if bytes > SMALL_ANSWER {
         // One batch alone is larger: it has to wait for its share.
-        return (parts, budget.acquire(bytes as u64).await);
+        return (parts, budget.acquire(bytes as u64).await, unparked);
     }
     for slice in parts.iter_mut().flat_map(|part| &mut part.response.records) {
         *slice = Bytes::copy_from_slice(slice);
     }
-    (parts, Permit::empty())
+    (parts, Permit::empty(), unparked)
 }
 
 fn total_bytes(parts: &[Part]) -> usize {
@@ -237,12 +239,14 @@ fn whole_error(header: &Header, code: ErrorCode) -> Result<Answer, CloseReason> 
     Ok(Answer::new(frame, Places::default()))
 }
 
-/// Reads, and if that is less than was asked for waits for more or for the time to be over.
+/// Reads, and if that is less than was asked for waits for more or for the time to be over. Where
+/// so many wait already that there is no place for another, the client has its answer at once and
+/// is to wait by itself for the time that is returned.
 async fn read_or_wait(
     cx: &Connection,
     wanted: &[(FetchKey, FetchSpec)],
     limits: Limits,
-) -> Vec<Part> {
+) -> (Vec<Part>, Duration) {
     let deadline = Instant::now() + limits.max_wait;
     let parts = read_all(cx, wanted, limits).await;
     // Partitions that do not exist are told of when the others have data or the time is over: a
@@ -255,7 +259,12 @@ async fn read_or_wait(
             || total_bytes(parts) >= limits.min_bytes
     };
     if limits.max_wait.is_zero() || unknown == wanted.len() || enough(&parts) {
-        return parts;
+        return (parts, Duration::ZERO);
+    }
+    let places = &cx.broker.budgets.fetch_waiters;
+    if places.is_full_for(wanted.len() as u64) {
+        places.deny(1);
+        return (parts, limits.max_wait.min(UNPARKED));
     }
     let missing = limits.min_bytes - total_bytes(&parts);
     let missing = i64::try_from(missing).unwrap_or(i64::MAX);
@@ -266,11 +275,11 @@ async fn read_or_wait(
         // Read again after registering: what came in between was not counted.
         let parts = read_all(cx, wanted, limits).await;
         if enough(&parts) || Instant::now() >= deadline {
-            return parts;
+            return (parts, Duration::ZERO);
         }
         drop(parts);
         if tokio::time::timeout_at(deadline, waiting.waiter.woken()).await.is_err() {
-            return read_all(cx, wanted, limits).await;
+            return (read_all(cx, wanted, limits).await, Duration::ZERO);
         }
         waiting.waiter.expect(1);
     }
@@ -280,6 +289,8 @@ async fn read_or_wait(
 struct Waiting {
     waiter: Arc<Waiter>,
     partitions: Vec<Arc<Partition>>,
+    /// Its places among all that wait, one for each partition that was asked for.
+    places: (Account, u64),
     gauge: prometheus_client::metrics::gauge::Gauge,
 }
 
@@ -291,13 +302,16 @@ impl Waiting {
         partitions.iter().for_each(|partition| partition.wait(&waiter));
         let gauge = cx.broker.metrics.fetches_waiting.clone();
         gauge.inc();
-        Self { waiter, partitions, gauge }
+        let places = (cx.broker.budgets.fetch_waiters.clone(), wanted.len() as u64);
+        places.0.change(0, places.1);
+        Self { waiter, partitions, places, gauge }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.partitions.iter().for_each(|partition| partition.leave(&self.waiter));
+        self.places.0.change(self.places.1, 0);
         self.gauge.dec();
     }
 }

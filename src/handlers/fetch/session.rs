@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::budget::Unit;
+use crate::metrics::{Full, Limit, Metrics};
 use crate::protocol::error::ErrorCode;
 
 /// Epoch of a request that wants no session, or ends one.
@@ -15,9 +18,6 @@ pub const FINAL_EPOCH: i32 = -1;
 pub const INITIAL_EPOCH: i32 = 0;
 /// A session idle for this long may make room for another.
 const EVICTION_AGE: Duration = Duration::from_secs(120);
-
-/// Most partitions that all sessions together remember.
-const MAX_PARTITIONS: usize = 500_000;
 
 /// A partition as a Fetch names it. What differs most comes first, so that keys compare quickly.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,12 +86,9 @@ impl Session {
     }
 
     fn forget(&mut self, keys: &[FetchKey]) {
-        let mut gone = false;
-        for key in keys {
-            gone |= self.slots.remove(key).is_some();
-        }
-        if gone {
-            self.order.retain(|key| self.slots.contains_key(key));
+        let gone: HashSet<_> = keys.iter().filter(|key| self.slots.remove(key).is_some()).collect();
+        if !gone.is_empty() {
+            self.order.retain(|key| !gone.contains(key));
         }
     }
 
@@ -143,6 +140,10 @@ struct Entry {
 /// All sessions, a bounded number.
 pub struct Sessions {
     slots: usize,
+    /// Partitions that all sessions together may remember.
+    partitions: usize,
+    evicted: AtomicU64,
+    refused: AtomicU64,
     by_id: Mutex<HashMap<i32, Entry>>,
 }
 
@@ -175,9 +176,39 @@ pub struct SessionRequest {
 }
 
 impl Sessions {
-    /// A cache of at most `slots` sessions.
-    pub fn new(slots: usize) -> Self {
-        Self { slots, by_id: Mutex::default() }
+    /// A cache of at most `slots` sessions that remember at most so many partitions together.
+    pub fn new(slots: usize, partitions: usize) -> Self {
+        Self {
+            slots,
+            partitions,
+            evicted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            by_id: Mutex::default(),
+        }
+    }
+
+    /// Shows the cache's limits on `/metrics`.
+    pub fn watch(self: &Arc<Self>, metrics: &Metrics) {
+        let slots = self.slots as u64;
+        let (used, evicted) = (Arc::clone(self), Arc::clone(self));
+        metrics.watch_limit(Limit {
+            name: "fetch_sessions",
+            unit: Unit::Items,
+            limit: Box::new(move || slots),
+            used: Box::new(move || used.len() as u64),
+            full: Full::Evicted,
+            count: Box::new(move || evicted.evicted.load(Ordering::Relaxed)),
+        });
+        let partitions = self.partitions as u64;
+        let (used, refused) = (Arc::clone(self), Arc::clone(self));
+        metrics.watch_limit(Limit {
+            name: "fetch_session_partitions",
+            unit: Unit::Items,
+            limit: Box::new(move || partitions),
+            used: Box::new(move || remembered(&used.by_id.lock()) as u64),
+            full: Full::Refused,
+            count: Box::new(move || refused.refused.load(Ordering::Relaxed)),
+        });
     }
 
     /// Sessions there are.
@@ -220,8 +251,10 @@ impl Sessions {
                 return None;
             }
             by_id.remove(&id);
+            self.evicted.fetch_add(1, Ordering::Relaxed);
         }
-        if remembered(&by_id) + request.partitions.len() > MAX_PARTITIONS {
+        if remembered(&by_id) + request.partitions.len() > self.partitions {
+            self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         let mut id = request.fresh_id.max(1);
@@ -250,7 +283,8 @@ impl Sessions {
             entry.last_used = request.now;
             entry.partitions += request.partitions.len();
             let session = Arc::clone(&entry.session);
-            if !request.partitions.is_empty() && remembered(&by_id) > MAX_PARTITIONS {
+            if !request.partitions.is_empty() && remembered(&by_id) > self.partitions {
+                self.refused.fetch_add(1, Ordering::Relaxed);
                 // The client begins anew, and goes without a session while there is no room.
                 by_id.remove(&request.id);
                 return Err(ErrorCode::FetchSessionIdNotFound);
@@ -305,6 +339,8 @@ fn last_of_each(asked: Vec<(FetchKey, FetchSpec)>) -> Vec<(FetchKey, FetchSpec)>
 mod tests {
     use super::*;
 
+    const MOST: usize = 1_000;
+
     fn key(partition: i32) -> FetchKey {
         FetchKey { topic: "t".into(), topic_id: Uuid::nil(), partition }
     }
@@ -334,7 +370,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_session_takes_changes_and_refuses_wrong_epochs() {
-        let sessions = Sessions::new(2);
+        let sessions = Sessions::new(2, MOST);
         let session = new_session(&sessions).await;
         let mut change = request(session.id, 1, &[(1, 5), (2, 0)]);
         change.forgotten.push(key(0));
@@ -354,7 +390,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_news_is_told_and_served_partitions_go_last() {
-        let sessions = Sessions::new(2);
+        let sessions = Sessions::new(2, MOST);
         let session = new_session(&sessions).await;
         let mut session = session.session.lock().await;
         let told = Told { high_watermark: 3, last_stable: 3, log_start: 0 };
@@ -370,7 +406,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_session_ends_when_all_is_forgotten() {
-        let sessions = Sessions::new(2);
+        let sessions = Sessions::new(2, MOST);
         let session = new_session(&sessions).await;
         let mut forget = request(session.id, 1, &[]);
         forget.forgotten = vec![key(0), key(1)];
@@ -382,7 +418,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_partition_named_twice_is_read_once() {
-        let sessions = Sessions::new(2);
+        let sessions = Sessions::new(2, MOST);
         let asked = request(0, FINAL_EPOCH, &[(0, 1), (1, 2), (0, 3)]);
         match sessions.enter(asked).await {
             Ok(Context::Full(all)) => assert_eq!(all, vec![(key(0), spec(3)), (key(1), spec(2))]),
@@ -392,8 +428,8 @@ mod tests {
 
     #[tokio::test]
     async fn partitions_of_all_sessions_are_bounded() {
-        let sessions = Sessions::new(3);
-        let most = i32::try_from(MAX_PARTITIONS).unwrap();
+        let sessions = Sessions::new(3, MOST);
+        let most = i32::try_from(MOST).unwrap();
         let all: Vec<_> = (0..most).map(|p| (p, 0)).collect();
         let more = sessions.enter(request(0, 0, &[(0, 0)])).await;
         let Ok(Context::New(first)) = more else { panic!("no session was made") };
@@ -401,12 +437,13 @@ mod tests {
         assert!(matches!(full, Ok(Context::Full(_))), "there is room for all but one");
         let grown = sessions.enter(request(first.id, 1, &all)).await;
         assert!(matches!(grown, Err(ErrorCode::FetchSessionIdNotFound)));
+        assert_eq!(sessions.refused.load(Ordering::Relaxed), 2);
         assert!(matches!(sessions.enter(request(0, 0, &all)).await, Ok(Context::New(_))));
     }
 
     #[tokio::test]
     async fn a_full_cache_evicts_only_idle_sessions() {
-        let sessions = Sessions::new(1);
+        let sessions = Sessions::new(1, MOST);
         let first = new_session(&sessions).await;
         let full = sessions.enter(request(0, 0, &[(0, 0)])).await;
         assert!(matches!(full, Ok(Context::Full(_))), "the cache is full");

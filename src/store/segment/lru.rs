@@ -15,6 +15,7 @@ pub(super) struct Lru<V> {
     limit: u64,
     weight: u64,
     clock: u64,
+    evicted: u64,
     slots: HashMap<FileId, Slot<V>>,
     order: BTreeMap<u64, FileId>,
 }
@@ -25,6 +26,7 @@ impl<V: Clone> Lru<V> {
             limit,
             weight: 0,
             clock: 0,
+            evicted: 0,
             slots: HashMap::new(),
             order: BTreeMap::new(),
         }
@@ -49,6 +51,7 @@ impl<V: Clone> Lru<V> {
             };
             if let Some(slot) = self.slots.remove(&oldest) {
                 self.weight -= slot.weight;
+                self.evicted += 1;
             }
         }
         self.clock += 1;
@@ -69,6 +72,15 @@ impl<V: Clone> Lru<V> {
             self.order.remove(&slot.used);
             self.weight -= slot.weight;
         }
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// How many values had to make room.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
     }
 
     pub(super) fn weight(&self) -> u64 {

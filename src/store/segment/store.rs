@@ -141,6 +141,10 @@ pub struct CacheStats {
     pub footers: usize,
     /// Bytes they take.
     pub footer_bytes: u64,
+    /// Bytes that they may have.
+    pub footer_limit: u64,
+    /// Footers that had to make room for others.
+    pub footers_evicted: u64,
     /// Files open.
     pub open_files: usize,
 }
@@ -315,6 +319,8 @@ impl SegmentStore {
         CacheStats {
             footers: footers.len(),
             footer_bytes: footers.weight(),
+            footer_limit: footers.limit(),
+            footers_evicted: footers.evicted(),
             open_files: self.handles.lock().len(),
         }
     }
