@@ -28,7 +28,11 @@ fn each_shard_has_its_own_journal_files_and_checkpoint() {
             assert_eq!(appended.place.directory, DirectoryNo(index as u16 / 2));
         }
         match round {
-            8 => store.flush(),
+            // What is not durable yet is not flushed.
+            8 => {
+                store.sync();
+                store.flush();
+            }
             12 => store.checkpoint(),
             _ => {}
         }
