@@ -309,10 +309,16 @@ impl Server {
         line.unwrap_or_else(|| panic!("no metric {name}"))
     }
 
-    /// What `shardgate verify` says about the data directory of a server that does not run: its
+    /// What `shardgate verify` says about the directories of a server that does not run: its
     /// exit code and everything it printed.
     pub fn verify(&self, more: &[&str]) -> (i32, String) {
-        verify(&self.data(), more)
+        let mut arguments = Vec::new();
+        let dirs = self.settings.iter().rev();
+        if let Some(dirs) = dirs.into_iter().find(|s| s.starts_with("log.dirs=")) {
+            arguments.extend(["--set", dirs.as_str()]);
+        }
+        arguments.extend(more);
+        verify(&self.data(), &arguments)
     }
 
     /// Files that the process has open, or 0 where `/proc` does not tell.
@@ -340,6 +346,8 @@ pub fn verify(data: &Path, more: &[&str]) -> (i32, String) {
     let mut command = Command::new(binary());
     command.arg("verify").arg("--set");
     command.arg(format!("log.dirs={}", data.display()));
+    // Relative names are those of the server.
+    command.current_dir(data.parent().unwrap_or(data));
     let output = command.args(more).output().expect("run verify");
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
