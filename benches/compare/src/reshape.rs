@@ -1,6 +1,7 @@
 //! What reshapes cost clients, and what a split buys.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use protocol_tests::batch::Batch;
@@ -70,7 +71,9 @@ pub fn measure(options: &Options) {
 
 fn reshaped(server: &Server, target: &Target) -> (Vec<Duration>, u64) {
     let stop = AtomicBool::new(false);
-    let mut reshaper = Reshaper::new(&server.admin_address(), &server.data(), 7);
+    let done = Arc::new(AtomicU64::new(0));
+    let (address, data) = (server.admin_address(), server.data());
+    let mut reshaper = Reshaper::new(&address, &data, 7, &done, std::io::sink());
     let mut times = Vec::new();
     std::thread::scope(|scope| {
         let stop = &stop;
@@ -81,13 +84,13 @@ fn reshaped(server: &Server, target: &Target) -> (Vec<Duration>, u64) {
             }
             times
         });
-        while reshaper.done < RESHAPES {
+        while done.load(Ordering::Relaxed) < RESHAPES {
             reshaper.round();
         }
         stop.store(true, Ordering::Relaxed);
         times = watched.join().expect("the watching thread");
     });
-    (times, reshaper.done)
+    (times, done.load(Ordering::Relaxed))
 }
 
 /// Prints a round's percentiles and returns p99.9.
