@@ -6,7 +6,7 @@ use super::change::{Change, Reshaped};
 use super::image::Image;
 use super::topic::Topic;
 use crate::shard::{EpochEvent, Layout, ShardState};
-use crate::types::{Offset, ShardId, TopicNo};
+use crate::types::{Offset, PartitionKey, ShardId, TopicNo};
 
 /// Why a reshape was refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -114,6 +114,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The key of one of the topic's partitions.
+    pub fn key(&self, index: u32) -> PartitionKey {
+        let topic = self.no;
+        PartitionKey { topic, index }
+    }
+
     /// The change, given the next offset of each of [`Plan::partitions`].
     pub fn change(&self, starts: Vec<Offset>, at_ms: i64) -> Change {
         Change::Reshaped(Box::new(Reshaped {

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Unit;
 
-use crate::catalog::{Decision, Plan, ReshapeError};
+use crate::catalog::{Decision, Plan, ReshapeError, Sequencer};
 use crate::metrics::{Metrics, SampleKind};
+use crate::partition::log::Partition;
 use crate::partition::registry::Registry;
+use crate::partition::routes::TopicShards;
 use crate::partition::shard::Standing;
-use crate::types::{PartitionKey, Position, ShardId, TopicNo};
+use crate::types::{Position, ShardId, TopicNo};
 
 /// Counts of reshapes since the start.
 pub(super) struct Reshapes {
@@ -80,6 +82,12 @@ impl Registry {
             return Err(ReshapeError::NoSpace);
         }
         let shards = self.topic_shards(topic).ok_or(ReshapeError::UnknownTopic)?;
+        // Looked up before the locks are taken: there may be thousands.
+        let ahead = self.catalog.sequenced();
+        let moving = match ahead.reshape_topic(topic, sealed, opened)? {
+            Decision::Plan(plan) => self.moving(&plan),
+            Decision::Done { .. } => Vec::new(),
+        };
         let at_ms = self.clock.wall_ms();
         let mut catalog = self.catalog.lock();
         let locked = Instant::now();
@@ -95,39 +103,11 @@ impl Registry {
                 });
             }
         };
-        let key = |index: &u32| PartitionKey {
-            topic,
-            index: *index,
+        let moving = match catalog.image().version() == ahead.version() {
+            true => moving,
+            false => self.moving(&plan),
         };
-        let partitions: Vec<_> = plan.partitions.iter().map(|i| self.get(key(i))).collect();
-        let routes = shards.routes();
-        let mut locks: Vec<_> = routes
-            .open()
-            .iter()
-            .filter(|shard| plan.sealed.contains(&shard.id))
-            .map(|shard| shard.lock())
-            .collect();
-        // Looked up again, as it may have been made meanwhile. One that is not there now has no
-        // record yet, and gets its first one in its new shard.
-        let starts = partitions.into_iter().zip(&plan.partitions);
-        let starts = starts.map(|(partition, index)| {
-            let partition = partition.or_else(|| self.get(key(index)));
-            partition.map_or(0, |partition| match partition.lives_in(self.first()) {
-                true => partition.next_offset(),
-                // Records in another journal may be lost after this entry is safe, and a link must
-                // not start behind the end: it starts at what is durable by now.
-                false => partition.bounds().high_watermark,
-            })
-        });
-        let change = plan.change(starts.collect(), at_ms);
-        let position = catalog.sequence(&change);
-        if let Some(topic) = catalog.image().topic_by_no(topic) {
-            shards.reroute(&topic.layout, &self.directories);
-        }
-        for standing in &mut locks {
-            **standing = Standing::Moved;
-        }
-        drop(locks);
+        let position = self.sequence_reshape(&mut catalog, &shards, &plan, &moving, at_ms);
         drop(catalog);
         self.reshapes.note(&plan, locked.elapsed());
         let Plan { epoch, opened, .. } = plan;
@@ -137,6 +117,50 @@ impl Registry {
             position,
             repeated: false,
         })
+    }
+
+    /// The partitions that a plan is about, as far as they are made.
+    fn moving(&self, plan: &Plan) -> Vec<Option<Arc<Partition>>> {
+        let keys = plan.partitions.iter().map(|index| plan.key(*index));
+        keys.map(|key| self.get(key)).collect()
+    }
+
+    /// Gives a reshape its place in the journal and leads appends to the new shards, all under the
+    /// locks of the old ones.
+    fn sequence_reshape(
+        &self,
+        catalog: &mut Sequencer<'_>,
+        shards: &TopicShards,
+        plan: &Plan,
+        moving: &[Option<Arc<Partition>>],
+        at_ms: i64,
+    ) -> Position {
+        let routes = shards.routes();
+        let old = routes.open().iter();
+        let old: Vec<_> = old.filter(|s| plan.sealed.contains(&s.id)).collect();
+        let mut locks: Vec<_> = old.iter().map(|shard| shard.lock()).collect();
+        // Records in another journal may be lost after this entry is safe, and a link must not start
+        // behind the end: there it starts at what is durable by now.
+        let here = old.iter().all(|shard| shard.home.no == self.first().no);
+        let next = |partition: &Partition| match here {
+            true => partition.next_offset(),
+            false => partition.bounds().high_watermark,
+        };
+        // One that was not there may have been made meanwhile. One that is not there now has no
+        // record yet, and gets its first one in its new shard.
+        let starts = moving.iter().zip(&plan.partitions);
+        let starts = starts.map(|(partition, index)| match partition {
+            Some(partition) => next(partition),
+            None => self.get(plan.key(*index)).map_or(0, |p| next(&p)),
+        });
+        let position = catalog.sequence(&plan.change(starts.collect(), at_ms));
+        if let Some(topic) = catalog.image().topic_by_no(plan.no) {
+            shards.reroute(&topic.layout, &self.directories);
+        }
+        for standing in &mut locks {
+            **standing = Standing::Moved;
+        }
+        position
     }
 
     /// Readers follow a reshape that is durable and published; in recovery appends do, too.
@@ -151,6 +175,7 @@ impl Registry {
             shards.reroute(&topic.layout, &self.directories);
         }
     }
+
     /// Shows on `/metrics` what was reshaped.
     pub(super) fn watch_reshapes(self: &Arc<Self>, metrics: &Metrics) {
         type Count = fn(&Reshapes) -> &AtomicU64;
