@@ -3,6 +3,7 @@
 //! A reshape is sequenced under the locks of the old shards: from that moment appends go to the
 //! new ones. Readers follow when its journal entry is durable. Neither needs to touch a partition.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -41,30 +42,20 @@ impl<T> Table<T> {
     }
 
     /// The table for a later layout. Shards that are in both keep what they have; `make` gets each
-    /// new one and those of this table whose slots it took.
+    /// new one and those of this table whose slots it took. These are right only if the layouts
+    /// count the same slots: a growth in between gives slots other numbers.
     fn follow(&self, layout: &Arc<Layout>, make: impl Fn(&ShardSpan, &[Arc<T>]) -> T) -> Self {
         let before = self.layout.shards();
-        let mut open = Vec::with_capacity(layout.shards().len());
-        let mut at = 0;
-        for span in layout.shards() {
-            if before.get(at).is_some_and(|old| old.id == span.id) {
-                open.extend(self.open.get(at).cloned());
-                at += 1;
-                continue;
+        let kept: BTreeMap<_, _> = before.iter().map(|old| old.id).zip(&self.open).collect();
+        let open = layout.shards().iter().map(|span| match kept.get(&span.id) {
+            Some(kept) => Arc::clone(kept),
+            None => {
+                let start = before.partition_point(|old| old.end_slot() <= span.first_slot);
+                let end = before.partition_point(|old| old.first_slot < span.end_slot());
+                Arc::new(make(span, self.open.get(start..end).unwrap_or(&[])))
             }
-            // Slots keep their numbers in a reshape, and growth replaces no shard.
-            let old = before.iter().skip(at);
-            let count = old.take_while(|old| old.first_slot < span.end_slot());
-            let end = at + count.count();
-            let taken = self.open.get(at..end).unwrap_or(&[]);
-            open.push(Arc::new(make(span, taken)));
-            while before
-                .get(at)
-                .is_some_and(|old| old.end_slot() <= span.end_slot())
-            {
-                at += 1;
-            }
-        }
+        });
+        let open = open.collect();
         Self {
             layout: Arc::clone(layout),
             open,
@@ -237,4 +228,36 @@ pub(super) fn topics_of(file: &SegmentFile) -> Vec<TopicNo> {
     let mut topics: Vec<TopicNo> = file.meta.sections.iter().map(|s| s.key.topic).collect();
     topics.dedup();
     topics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::ShardId;
+
+    /// Appends follow a reshape at once and a growth only when it is durable, so that both may
+    /// have to be followed together. Whoever waits for the lock of a shard that stays must not be
+    /// left with another one than those who come after.
+    #[test]
+    fn a_shard_that_stays_keeps_what_it_has_over_a_growth_and_a_reshape_at_once() {
+        let ids = [ShardId(1), ShardId(2), ShardId(3)];
+        let born = Arc::new(Layout::create(6, &ids, 0).unwrap());
+        let grown = born.grow(12, 0).unwrap();
+        let opened = [(ShardId(4), 1), (ShardId(5), 3)];
+        for replaced in ids {
+            let reshaped = grown.reshape(&[replaced], &opened, &[0; 4], 0).unwrap();
+            let before = Table::new(&born, |span| span.id);
+            let after = before.follow(&Arc::new(reshaped), |span, _| span.id);
+            for (old, id) in before.open().iter().zip(ids) {
+                let stayed = after.open().iter().any(|new| Arc::ptr_eq(new, old));
+                assert_eq!(
+                    stayed,
+                    id != replaced,
+                    "{id:?} when {replaced:?} was replaced"
+                );
+            }
+            let spans = after.layout.shards().iter().map(|span| span.id);
+            assert!(after.open().iter().map(|id| **id).eq(spans));
+        }
+    }
 }
