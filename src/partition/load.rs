@@ -140,6 +140,9 @@ impl Bucket {
         let rate = limit as f64;
         let passed = now_ms.saturating_sub(self.at_ms).max(0) as f64 / 1000.0;
         self.debt = (self.debt - passed * rate).max(-rate) + bytes as f64;
+        // Many clients can go over the limit together while each is held back. What they owe
+        // beyond the longest hold would be asked of those who keep to the limit afterwards.
+        self.debt = self.debt.min(rate * LONGEST_HOLD.as_secs_f64());
         self.at_ms = self.at_ms.max(now_ms);
         Duration::from_secs_f64((self.debt / rate).clamp(0.0, LONGEST_HOLD.as_secs_f64()))
     }
@@ -248,6 +251,22 @@ mod tests {
             flow.count(Traffic::written(1 << 30, 1), limits, 0),
             LONGEST_HOLD
         );
+    }
+
+    #[test]
+    fn what_many_clients_went_over_together_is_forgotten_soon_after() {
+        let mut flow = Flow::default();
+        let limits = ShardLimits {
+            write: 1000,
+            read: 1000,
+        };
+        for client in 0..100 {
+            let pause = flow.count(Traffic::written(10_000, 1), limits, client);
+            assert!(pause <= LONGEST_HOLD);
+        }
+        let later = 100 + LONGEST_HOLD.as_millis() as i64;
+        let pause = flow.count(Traffic::written(100, 1), limits, later);
+        assert!(pause <= Duration::from_millis(100), "{pause:?}");
     }
 
     #[test]
