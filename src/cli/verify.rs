@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
 
-use super::shards::client::Client;
+use super::shards::client::{Client, PATIENCE};
 use super::{FAILED, USAGE};
 use crate::catalog::Environment;
 use crate::config::{Config, Loaded};
@@ -79,8 +79,12 @@ impl From<OpenError> for Refusal {
 }
 
 fn ask(config: &Config, options: &Options) -> Result<Report, Refusal> {
-    let client = Client::of(options.admin.as_deref(), config);
-    let query: &[(&str, &str)] = if options.deep { &[("deep", "1")] } else { &[] };
+    // How long it takes to read every record depends on how many there are.
+    let (query, patience): (&[(&str, &str)], _) = match options.deep {
+        true => (&[("deep", "1")], None),
+        false => (&[], Some(PATIENCE)),
+    };
+    let client = Client::of(options.admin.as_deref(), config, patience);
     client.get("/verify", query).map_err(Refusal::Usage)
 }
 

@@ -11,7 +11,7 @@ use crate::admin::token;
 use crate::config::Config;
 
 /// How long an answer may take. A move waits for a flush of everything a shard has in memory.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running gateway.
 pub struct Client {
@@ -21,13 +21,13 @@ pub struct Client {
 
 impl Client {
     /// The gateway whose admin port listens at `address`, `HOST:PORT`, or where the configuration
-    /// says.
-    pub fn of(address: Option<&str>, config: &Config) -> Self {
+    /// says. An answer may take as long as `patience` says, if it does.
+    pub fn of(address: Option<&str>, config: &Config, patience: Option<Duration>) -> Self {
         let own = format!("127.0.0.1:{}", config.admin.port);
         let address = address.unwrap_or(&own);
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(PATIENCE))
+            .timeout_global(patience)
             .build();
         Self {
             agent: agent.into(),
@@ -77,8 +77,11 @@ impl Client {
             )
         })?;
         let status = answer.status();
+        // All shards of a large gateway are tens of megabytes.
         let text = answer
             .body_mut()
+            .with_config()
+            .limit(u64::MAX)
             .read_to_string()
             .map_err(|e| e.to_string())?;
         if status.is_success() {
@@ -94,5 +97,40 @@ impl Client {
             Ok(refusal) => Err(refusal.error),
             Err(_) => Err(format!("{}: {status}: {text}", self.base)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_about_very_many_shards_is_read_whole() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap().to_string();
+        let length = 32 << 20;
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = socket.accept().unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                request.push(byte[0]);
+            }
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n\"",
+                length + 2
+            );
+            let body = vec![b'x'; length];
+            // Whoever asks may hang up before all of it is read.
+            let _ = stream.write_all(&[head.as_bytes(), &body, b"\""].concat());
+        });
+        let client = Client::of(Some(&address), &Config::default(), Some(PATIENCE));
+        let answer = client.get::<String>("/shards", &[]);
+        assert_eq!(answer.map(|text| text.len()), Ok(length));
+        server.join().unwrap();
     }
 }

@@ -242,7 +242,7 @@ mod tests {
         let layout = layout
             .reshape(&both, &[(ShardId(4), 4)], &[25; 4], 2_000)
             .unwrap();
-        LineageView::of("orders", &layout, &[1])
+        LineageView::of("orders", &layout, &[1].into())
     }
 
     #[test]

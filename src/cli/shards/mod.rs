@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use self::client::Client;
+use self::client::{Client, PATIENCE};
 use super::FAILED;
 use crate::admin::shards::views::{
     ChangeRequest, ChangeView, ExplainView, LineageView, LocateView, TopicView,
@@ -125,7 +125,7 @@ pub fn run(shards: &Shards, loaded: &Loaded) -> ExitCode {
 }
 
 fn ask(shards: &Shards, loaded: &Loaded) -> Result<String, String> {
-    let client = Client::of(shards.admin.as_deref(), &loaded.config);
+    let client = Client::of(shards.admin.as_deref(), &loaded.config, Some(PATIENCE));
     let json = shards.json;
     match &shards.command {
         Command::List { topic: Some(topic) } => {
