@@ -7,6 +7,7 @@
 //! | `/metrics` | Prometheus's text format |
 //! | `/shards`, `/topics/…` | shards, in [`shards`] |
 
+mod browser;
 pub mod shards;
 pub mod token;
 
@@ -123,7 +124,8 @@ pub async fn serve(
         .route("/metrics", get(show_metrics))
         .fallback(other)
         .with_state(Admin { metrics, readiness })
-        .merge(shards::routes(store));
+        .merge(shards::routes(store))
+        .layer(axum::middleware::from_fn(browser::refuse_pages));
     tokio::spawn(async move {
         if let Err(error) = axum::serve(socket, routes).await {
             tracing::error!(%error, "the admin port stopped; health and metrics are not served");
@@ -173,10 +175,14 @@ mod tests {
     use tokio::net::TcpStream;
 
     async fn ask(port: u16, path: &str) -> String {
+        ask_as(port, "localhost", path).await
+    }
+
+    async fn ask_as(port: u16, host: &str, path: &str) -> String {
         let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
             .await
             .unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         socket.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).await.unwrap();
@@ -214,5 +220,9 @@ mod tests {
         readiness.enter(Stage::Draining);
         assert!(ask(port, "/readyz").await.starts_with("HTTP/1.1 503"));
         assert!(ask(port, "/other").await.contains("/readyz"));
+        for path in ["/metrics", "/shards", "/other"] {
+            let refused = ask_as(port, "rebound.example", path).await;
+            assert!(refused.starts_with("HTTP/1.1 403"), "{path}: {refused}");
+        }
     }
 }

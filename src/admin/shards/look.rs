@@ -1,5 +1,6 @@
 //! Looking at shards: layout, load and sizes as views.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::shard::partitioner::Partitioner;
 use crate::types::PartitionKey;
 
 /// How long an explanation watches the journals.
-const WATCH: Duration = Duration::from_secs(1);
+pub(super) const WATCH: Duration = Duration::from_secs(1);
 
 /// A topic by its name.
 pub(super) fn find(broker: &Broker, name: &str) -> Result<Arc<Topic>, Refusal> {
@@ -107,7 +108,7 @@ pub(super) fn carried(broker: &Broker, topic: &Topic, partitions: &[u32]) -> Sha
 pub(super) fn lineage(
     broker: &Broker,
     name: &str,
-    partitions: &[u32],
+    partitions: &BTreeSet<u32>,
 ) -> Result<LineageView, Refusal> {
     let topic = find(broker, name)?;
     let count = topic.layout.partitions();
@@ -155,21 +156,24 @@ pub(super) fn locate(
     })
 }
 
-/// Watches the journals for a moment and says what limits the topic.
-pub(super) fn explained(broker: &Broker, name: &str) -> Result<ExplainView, Refusal> {
+/// How many syncs each journal has made, and the nanoseconds that they took.
+pub(super) fn syncs(broker: &Broker) -> Vec<(u64, u64)> {
+    let directories = broker.partitions.directories().iter();
+    let journals = directories.filter_map(|directory| directory.journal());
+    let stats = journals.map(|journal| journal.stats());
+    stats
+        .map(|stats| (stats.syncs, stats.sync_nanos_total))
+        .collect()
+}
+
+/// What limits the topic; `before` is what [`syncs`] said a [`WATCH`] ago.
+pub(super) fn explained(
+    broker: &Broker,
+    name: &str,
+    before: &[(u64, u64)],
+) -> Result<ExplainView, Refusal> {
     let directories = broker.partitions.directories();
-    let syncs = || -> Vec<(u64, u64)> {
-        let journals = directories
-            .iter()
-            .filter_map(|directory| directory.journal());
-        let stats = journals.map(|journal| journal.stats());
-        stats
-            .map(|stats| (stats.syncs, stats.sync_nanos_total))
-            .collect()
-    };
-    let before = syncs();
-    std::thread::sleep(WATCH);
-    let after = syncs();
+    let after = syncs(broker);
     let loads: Vec<DirectoryLoad> = directories
         .iter()
         .zip(before.iter().zip(&after))

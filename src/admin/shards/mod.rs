@@ -10,6 +10,7 @@
 //! | `GET /verify?deep=1` | whether the store agrees with itself; if deep with every checksum |
 //! | `POST /topics/T/reshape` | splits, merges or moves shards ([`views::ChangeRequest`]) |
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::{Path, Query, State};
@@ -18,6 +19,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 
 use self::views::{ChangeRequest, ErrorView};
 use super::token;
@@ -65,6 +68,11 @@ impl IntoResponse for Refusal {
 
 type Answer = Result<Response, Refusal>;
 
+/// Looks at the store that run at once, and checks of all of it: the threads they run on are those
+/// that clients' reads from disk need, too.
+static LOOKS: Semaphore = Semaphore::const_new(4);
+static CHECKS: Semaphore = Semaphore::const_new(1);
+
 /// Paths that this module answers.
 pub const PATHS: [&str; 7] = [
     "/shards",
@@ -95,20 +103,46 @@ async fn blocking<T: Serialize + Send + 'static>(
     slot: Slot,
     look: impl FnOnce(&Store) -> Result<T, Refusal> + Send + 'static,
 ) -> Answer {
-    let run = move || match slot.get() {
-        Some(store) => look(store).map(|view| Json(view).into_response()),
-        None => Err(Refusal(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the gateway is not ready yet: ask again once /readyz answers 200".to_owned(),
-        )),
+    blocking_in(&LOOKS, slot, look).await
+}
+
+async fn blocking_in<T: Serialize + Send + 'static>(
+    turns: &'static Semaphore,
+    slot: Slot,
+    look: impl FnOnce(&Store) -> Result<T, Refusal> + Send + 'static,
+) -> Answer {
+    let run = move || {
+        let store = slot.get().ok_or_else(not_ready)?;
+        look(store).map(|view| Json(view).into_response())
     };
-    match tokio::task::spawn_blocking(run).await {
+    match in_turn(turns, run).await {
         Ok(answer) => answer,
         Err(error) => Err(Refusal(
             StatusCode::INTERNAL_SERVER_ERROR,
             error.to_string(),
         )),
     }
+}
+
+/// Runs something that blocks when it has its turn, which it keeps also when nobody waits for it
+/// any more.
+async fn in_turn<T: Send + 'static>(
+    turns: &'static Semaphore,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let turn = turns.acquire().await;
+    let run = move || {
+        let _turn = turn;
+        run()
+    };
+    tokio::task::spawn_blocking(run).await
+}
+
+fn not_ready() -> Refusal {
+    Refusal(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "the gateway is not ready yet: ask again once /readyz answers 200".to_owned(),
+    )
 }
 
 async fn list_all(State(slot): State<Slot>, Query(query): Query<Vec<(String, String)>>) -> Answer {
@@ -127,7 +161,7 @@ async fn lineage(
 ) -> Answer {
     blocking(slot, move |store| {
         let asked = query.iter().filter(|(name, _)| name == "partition");
-        let partitions: Result<Vec<u32>, _> = asked.map(|(_, value)| value.parse()).collect();
+        let partitions: Result<BTreeSet<u32>, _> = asked.map(|(_, value)| value.parse()).collect();
         let partitions = partitions.map_err(|_| Refusal::bad("partition is no number"))?;
         look::lineage(&store.broker, &topic, &partitions)
     })
@@ -153,12 +187,18 @@ async fn locate(
 }
 
 async fn explained(State(slot): State<Slot>, Path(topic): Path<String>) -> Answer {
-    blocking(slot, move |store| look::explained(&store.broker, &topic)).await
+    let store = slot.get().ok_or_else(not_ready)?;
+    let before = look::syncs(&store.broker);
+    tokio::time::sleep(look::WATCH).await;
+    blocking(slot, move |store| {
+        look::explained(&store.broker, &topic, &before)
+    })
+    .await
 }
 
 async fn verify(State(slot): State<Slot>, Query(query): Query<Vec<(String, String)>>) -> Answer {
     let deep = query.iter().any(|(name, _)| name == "deep");
-    blocking(slot, move |store| {
+    blocking_in(&CHECKS, slot, move |store| {
         Ok(verify_live(&store.broker.partitions, deep))
     })
     .await
@@ -186,4 +226,30 @@ async fn reshape(
         change::reshape(&store.broker, &topic, &request)
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    /// Clients' reads from disk wait for the same threads.
+    #[tokio::test]
+    async fn however_many_ask_few_look_at_once() {
+        static TURNS: Semaphore = Semaphore::const_new(2);
+        static RUNNING: AtomicUsize = AtomicUsize::new(0);
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        let looks = (0..30).map(|_| {
+            tokio::spawn(in_turn(&TURNS, || {
+                MOST.fetch_max(RUNNING.fetch_add(1, SeqCst) + 1, SeqCst);
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                RUNNING.fetch_sub(1, SeqCst);
+            }))
+        });
+        for look in looks.collect::<Vec<_>>() {
+            look.await.unwrap().unwrap();
+        }
+        assert_eq!(MOST.load(SeqCst), 2);
+    }
 }

@@ -4,6 +4,8 @@
 //! is shown as all `f`. Rates are a second, averaged over about a minute. Times are milliseconds
 //! since the Unix epoch.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::partition::load::Traffic;
@@ -335,7 +337,7 @@ impl ChainView {
 
 impl LineageView {
     /// The lineage of a topic, with the chains of the partitions in `chains`.
-    pub fn of(topic: &str, layout: &Layout, chains: &[u32]) -> Self {
+    pub fn of(topic: &str, layout: &Layout, chains: &BTreeSet<u32>) -> Self {
         let shards = layout.sealed().iter().chain(layout.shards());
         Self {
             topic: topic.to_owned(),
