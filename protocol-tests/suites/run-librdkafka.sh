@@ -4,7 +4,7 @@
 # Builds the server (release) and librdkafka's test-runner, starts two servers with fresh data (one makes
 # topics by itself, one does not), runs the tests in full mode and judges the run by librdkafka.expected:
 # a test listed as passing that fails is an error, one that passes and is not listed so is printed as "add me", and at
-# most 3 may pass only when run again. All of it takes 20 to 30 minutes on two free cores, --ci (the
+# most 3 may pass only when run again. All of it takes 18 minutes, --ci (the
 # rows marked ci) 5, the first build of the test-runner 3 more.
 #
 #   SERVER      a shardgate to run instead of building one
