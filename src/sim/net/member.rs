@@ -216,7 +216,7 @@ fn sync(world: &World, i: usize, roster: Option<Vec<(String, String)>>) -> SyncG
 fn work(world: &mut World, i: usize) -> Option<Asked> {
     let choice = world.random.below(60);
     let member = &world.net.members[i];
-    if choice == 0 {
+    if choice < 3 {
         let identity = MemberIdentity::default()
             .with_member_id(text(&member.id))
             .with_group_instance_id(instance(member));
