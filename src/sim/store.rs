@@ -93,35 +93,7 @@ impl Store {
         let tell: Fatal = Arc::new(move |reason| {
             told.lock().get_or_insert(reason);
         });
-        let journal = JournalOptions {
-            file_bytes: options.journal_file_bytes,
-            first_zero_bytes: options.journal_file_bytes / 2,
-            max_group: 16 << 10,
-            sync: options.sync,
-            ..JournalOptions::new(STORE)
-        };
-        let registry = RegistryOptions {
-            tail_bytes: options.tail_bytes,
-            reserve_bytes: options.reserve_bytes,
-            read_bytes: 1 << 20,
-            producers_per_partition: 100,
-            producer_bytes: options.producer_bytes,
-            producer_expiration_ms: options.producer_expiration_ms,
-        };
-        let directory = recovery::OpeningDirectory {
-            disk: Arc::new(disk.clone()),
-            id: DirectoryId::FIRST,
-            name: "data".to_owned(),
-            journal,
-        };
-        let opening = recovery::Opening {
-            registry,
-            footer_bytes: 256 << 10,
-            open_files: 16,
-            environment: Environment::default(),
-            clock: Arc::clone(clock) as _,
-            fatal: tell,
-        };
+        let (directory, opening) = opening(disk, clock, options, tell);
         let recovered = recovery::recover(vec![directory], opening, &|_, _| {})?;
         let (registry, catalog) = (recovered.registry, recovered.catalog);
         let stuck = disk.clone();
@@ -195,6 +167,44 @@ impl Store {
     pub(super) fn settle(&self) {
         self.journal.wait(self.journal.appended());
     }
+}
+
+fn opening(
+    disk: &SimDisk,
+    clock: &Arc<SimClock>,
+    options: &Options,
+    fatal: Fatal,
+) -> (recovery::OpeningDirectory, recovery::Opening) {
+    let journal = JournalOptions {
+        file_bytes: options.journal_file_bytes,
+        first_zero_bytes: options.journal_file_bytes / 2,
+        max_group: 16 << 10,
+        sync: options.sync,
+        ..JournalOptions::new(STORE)
+    };
+    let directory = recovery::OpeningDirectory {
+        disk: Arc::new(disk.clone()),
+        id: DirectoryId::FIRST,
+        name: "data".to_owned(),
+        journal,
+    };
+    let registry = RegistryOptions {
+        tail_bytes: options.tail_bytes,
+        reserve_bytes: options.reserve_bytes,
+        read_bytes: 1 << 20,
+        producers_per_partition: 100,
+        producer_bytes: options.producer_bytes,
+        producer_expiration_ms: options.producer_expiration_ms,
+    };
+    let opening = recovery::Opening {
+        registry,
+        footer_bytes: 256 << 10,
+        open_files: 16,
+        environment: Environment::default(),
+        clock: Arc::clone(clock) as _,
+        fatal,
+    };
+    (directory, opening)
 }
 
 fn maintenance(options: &Options) -> MaintenanceOptions {

@@ -101,17 +101,7 @@ fn produce(
     for (part, (topic, result)) in parts.iter().zip(results) {
         assert_eq!((topic, result.index), (part.topic, part.index as i32));
         let Some(key) = part.key else {
-            // A topic that a crash made smaller again does not have the partition any more.
-            let topic = world
-                .model
-                .durable
-                .topics
-                .values()
-                .any(|t| t.id == part.topic);
-            let expected = match topic {
-                true => ErrorCode::UnknownTopicOrPartition,
-                false => ErrorCode::UnknownTopicId,
-            };
+            let expected = not_there(world, part);
             assert_eq!(error_of(result.error_code), Some(expected));
             continue;
         };
@@ -150,6 +140,16 @@ fn produce(
         }
     }
     assert!(appended.next().is_none(), "nothing else is appended");
+}
+
+/// What a producer is told of a partition that does not exist: a crash may have made its topic
+/// smaller again.
+fn not_there(world: &World, part: &Part) -> ErrorCode {
+    let mut topics = world.model.durable.topics.values();
+    match topics.any(|topic| topic.id == part.topic) {
+        true => ErrorCode::UnknownTopicOrPartition,
+        false => ErrorCode::UnknownTopicId,
+    }
 }
 
 /// A batch has its place.
