@@ -203,6 +203,11 @@ impl Directory {
         self.applied.lock().files.keys().copied().collect()
     }
 
+    /// A segment file that some list names. It stays on disk as long as it is held.
+    pub(super) fn listed_file(&self, id: FileId) -> Option<Arc<SegmentFile>> {
+        self.applied.lock().files.get(&id).cloned()
+    }
+
     /// Whether client writes are taken: false while the disk is nearly full.
     pub fn is_writable(&self) -> bool {
         self.gate.is_open()

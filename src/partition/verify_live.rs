@@ -69,6 +69,10 @@ fn check_files(report: &mut Report, directory: &Directory, deep: bool) {
         );
     }
     for file in after.iter().filter(|_| deep) {
+        // Held while it is read, so that it is not deleted under the reader.
+        let Some(_held) = directory.listed_file(*file) else {
+            continue;
+        };
         match directory.segments.verify(*file) {
             Ok(found) => {
                 report.segment_bytes += found.bytes;
@@ -76,8 +80,6 @@ fn check_files(report: &mut Report, directory: &Directory, deep: bool) {
                     report.damage.push(verify::section_finding(*file, damage));
                 }
             }
-            // It left the lists and was deleted meanwhile.
-            Err(_) if !directory.listed_files().contains(file) => {}
             Err(error) => report.damage(Some(file_path(*file)), error, RESTORE),
         }
     }

@@ -14,6 +14,7 @@ use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Appended, Partition, Prepared, Refused};
 use crate::protocol::batch::{BatchBuilder, BatchInfo, BatchView, Batches};
 use crate::store::backend::Disk;
+use crate::store::backend::faults::FaultDisk;
 use crate::store::backend::memory::MemoryDisk;
 use crate::store::journal::{Journal, JournalOptions};
 use crate::types::{DirectoryId, Offset, PartitionKey, Place, Position};
@@ -23,6 +24,7 @@ mod history;
 mod producers;
 mod reshape;
 mod times;
+mod verify_live;
 
 const STORE: Uuid = Uuid::from_u128(7);
 
@@ -30,6 +32,8 @@ const STORE: Uuid = Uuid::from_u128(7);
 struct Store {
     disk: MemoryDisk,
     others: Vec<MemoryDisk>,
+    /// Makes operations on the first directory fail or hang.
+    faults: FaultDisk,
     opened: Opened,
 }
 
@@ -69,9 +73,12 @@ impl Store {
             reserve_bytes: 0,
             read_bytes: 1 << 20,
         };
-        let disks = std::iter::once(&disk).chain(&others);
+        let faults = FaultDisk::new(Arc::new(disk.clone()), 1);
+        let first: Arc<dyn Disk> = Arc::new(faults.clone());
+        let others_too = others.iter().map(|disk| Arc::new(disk.clone()) as _);
+        let disks = std::iter::once(first).chain(others_too);
         let directories = disks.zip(0u128..).map(|(disk, no)| OpeningDirectory {
-            disk: Arc::new(disk.clone()),
+            disk,
             id: DirectoryId(Uuid::from_u128(no)),
             name: format!("data{no}"),
             journal: journal.clone(),
@@ -88,6 +95,7 @@ impl Store {
         Ok(Self {
             disk,
             others,
+            faults,
             opened,
         })
     }
