@@ -409,11 +409,13 @@ pub fn binary() -> &'static Path {
         if let Ok(path) = std::env::var(BINARY_VARIABLE) {
             return PathBuf::from(path);
         }
-        let test = std::env::current_exe().expect("the path of this test");
-        let profile = test
-            .parent()
-            .and_then(Path::parent)
-            .expect("target/PROFILE/deps/TEST");
+        // target/PROFILE/deps/TEST, or target/PROFILE/PROGRAM.
+        let program = std::env::current_exe().expect("the path of this program");
+        let folder = program.parent().expect("a folder");
+        let profile = match folder.ends_with("deps") {
+            true => folder.parent().expect("target/PROFILE"),
+            false => folder,
+        };
         let binary = profile.join("shardgate");
         if !is_current(&binary) {
             build(profile);

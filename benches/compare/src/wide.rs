@@ -7,7 +7,7 @@ use protocol_tests::calls::{await_topic, create_topic, list_offsets};
 use protocol_tests::wire::Wire;
 use protocol_tests::{Server, unique};
 
-use crate::broker::{Broker, Servers};
+use crate::broker::{Broker, Servers, usage_of};
 use crate::load::{self, Shape, Target};
 use crate::median;
 
@@ -29,6 +29,9 @@ pub struct Options {
     /// Which servers (`recover` measures Shardgate alone).
     #[arg(long, value_enum, default_value_t = Servers::Shardgate)]
     servers: Servers,
+    /// Journal between two checkpoints (`recover`): a large one leaves all of it to be read.
+    #[arg(long)]
+    checkpoint_bytes: Option<u64>,
 }
 
 impl Options {
@@ -103,9 +106,14 @@ fn compare(broker: &Broker, options: &Options) {
     );
 }
 
-/// Prints how long the server takes to serve again after kill -9 under the wide load.
+/// Prints how long the server takes to serve again after kill -9 under the wide load, and once more
+/// right away, when all of the journal is in the page cache.
 pub fn recover(options: &Options) {
-    let mut server = Server::start();
+    let interval = options
+        .checkpoint_bytes
+        .map(|bytes| format!("checkpoint.interval.bytes={bytes}"));
+    let settings: Vec<&str> = interval.iter().map(String::as_str).collect();
+    let mut server = Server::with_settings(&settings);
     let address = server.address();
     let targets = targets(&address, 2, options.partitions / 2);
     let mut times = Vec::new();
@@ -125,6 +133,21 @@ pub fn recover(options: &Options) {
         println!(
             "round {round}: killed after {:.0} MB, served again after {took:.2} s",
             acknowledged as f64 / 1e6
+        );
+        server.kill();
+        let start = Instant::now();
+        server.start_again();
+        // Taken while the journal is replayed, and answered behind it.
+        list_offsets(&mut Wire::connect(&address), topic, *partition, -1);
+        let (warm, cpu) = (
+            start.elapsed().as_secs_f64(),
+            usage_of(server.pid()).cpu_seconds,
+        );
+        let journal = server.metric("replay_total_bytes") / 1e9;
+        println!(
+            "round {round}: warm, {journal:.2} GB of journal: {:.2} s/GB, {:.2} CPU s/GB",
+            warm / journal,
+            cpu / journal
         );
         times.push(took);
     }
