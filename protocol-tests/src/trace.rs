@@ -1,7 +1,50 @@
-//! Reads what `strace` wrote about a server, and asks of every acknowledgement whether it left
-//! after an fdatasync that covers its bytes.
+//! `strace` on a server: attaches it, reads what it wrote, and asks of every acknowledgement whether
+//! it left after an fdatasync that covers its bytes.
 
 use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::Server;
+
+/// Attaches to a running server; `None` where tracing is not to be had.
+pub fn attach(server: &Server, options: &[&str], output: &Path) -> Option<Child> {
+    let mut command = Command::new("strace");
+    command.args(options).arg("-f").arg("-o");
+    command.arg(output).arg("-p").arg(server.pid().to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut strace = command.stderr(Stdio::piped()).spawn().ok()?;
+    let mut said = String::new();
+    BufReader::new(strace.stderr.take()?)
+        .read_line(&mut said)
+        .ok()?;
+    if said.contains("attached") {
+        Some(strace)
+    } else {
+        println!("strace cannot attach: {said}");
+        let _ = strace.wait();
+        None
+    }
+}
+
+/// Ends a `strace`, and with it the tracing.
+pub fn detach(mut strace: Child) {
+    let _ = Command::new("kill").arg(strace.id().to_string()).status();
+    let _ = strace.wait();
+}
+
+/// Has `strace` delay each sync of a directory's journal as it is now; for [`attach`].
+pub fn slow_journal(directory: &Path, micros: u32) -> Vec<String> {
+    let files = std::fs::read_dir(directory.join("journal")).expect("a journal");
+    let files = files
+        .flatten()
+        .map(|file| file.path().display().to_string());
+    let delay = format!("inject=fdatasync:delay_enter={micros}");
+    let options = ["-e", "trace=fdatasync", "-e", &delay].map(str::to_owned);
+    let paths = files.flat_map(|file| ["-P".to_owned(), file]);
+    options.into_iter().chain(paths).collect()
+}
 
 /// One system call: the lines of the trace on which it began and ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -122,5 +122,19 @@ pub fn open_to_read(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError> 
             format: format.map_err(|e| OpenError::of_format(path, e))?,
         });
     }
+    let Some(first) = opened.first() else {
+        return Ok(opened);
+    };
+    let given = |id: &&uuid::Uuid| opened.iter().any(|one| one.format.store_id == **id);
+    if let Some(missing) = first.format.others.iter().find(|id| !given(id)) {
+        let why = format!(
+            "it is one of several directories, and log.dirs lacks the one with store.id={missing}; \
+             name all of them"
+        );
+        return Err(OpenError::Unusable {
+            name: first.name.clone(),
+            why,
+        });
+    }
     Ok(opened)
 }

@@ -7,9 +7,11 @@
 //! | `recover` | time to serve again after kill -9 under the load over 10 000 partitions |
 //! | `reshape` | latency of Produce under full load, undisturbed and over 200 splits and merges |
 //! | `limits` | a hot and a quiet partition of a shard with a write limit, before and after a split |
+//! | `directories` | latency of Produce to one data directory while another one's device is slow |
 //! | `idle` | memory of a server that nobody uses, 60 s after its start |
 
 mod broker;
+mod directories;
 mod kafka;
 mod librdkafka;
 mod load;
@@ -37,6 +39,8 @@ enum Measure {
     Reshape(reshape::Options),
     /// A hot and a quiet partition of a shard with a write limit, before and after a split.
     Limits(reshape::Options),
+    /// Latency of Produce to one data directory while another one's device is slow.
+    Directories(directories::Options),
     /// Resident memory 60 s after the start.
     Idle,
 }
@@ -48,6 +52,7 @@ fn main() {
         Measure::Recover(options) => wide::recover(&options),
         Measure::Reshape(options) => reshape::measure(&options),
         Measure::Limits(options) => reshape::limits(&options),
+        Measure::Directories(options) => directories::measure(&options),
         Measure::Idle => broker::idle(),
     }
 }

@@ -94,7 +94,7 @@ fn reshaped(server: &Server, target: &Target) -> (Vec<Duration>, u64) {
 }
 
 /// Prints a round's percentiles and returns p99.9.
-fn tell(name: &str, mut times: Vec<Duration>) -> Duration {
+pub fn tell(name: &str, mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     let at = |part: f64| {
         let index = (times.len() as f64 * part) as usize;

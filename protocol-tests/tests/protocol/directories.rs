@@ -10,22 +10,12 @@ use kafka_protocol::messages::DescribeLogDirsRequest;
 use protocol_tests::batch::Batch;
 use protocol_tests::calls::*;
 use protocol_tests::server::{binary, verify};
+use protocol_tests::trace::{attach, detach, slow_journal};
 use protocol_tests::wire::Wire;
 use protocol_tests::{Server, client};
 
-use super::strace::attach;
-
 /// Relative to the server's working directory; the first is [`Server::data`].
 const TWO: &[&str] = &["log.dirs=data,second", "shard.count=2"];
-
-fn both(server: &Server) -> String {
-    let data = server.data();
-    format!(
-        "log.dirs={},{}",
-        data.display(),
-        data.with_file_name("second").display()
-    )
-}
 
 /// A topic of four partitions, of which the first two live in the first directory.
 fn topic_in_both(server: &Server) -> String {
@@ -81,7 +71,7 @@ fn records_of_both_directories_survive_kills_and_verify_checks_both() {
         }
     }
     assert!(server.terminate());
-    let (code, text) = verify(&server.data(), &["--set", &both(&server)]);
+    let (code, text) = server.verify(&[]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("1 topics, 4 partitions"), "{text}");
     let journal = server.data().with_file_name("second").join("segments");
@@ -90,9 +80,9 @@ fn records_of_both_directories_survive_kills_and_verify_checks_both() {
     let mut bytes = fs::read(&segment).expect("a file");
     bytes[40] ^= 1;
     fs::write(&segment, bytes).expect("written");
-    let (code, text) = verify(&server.data(), &["--set", &both(&server)]);
+    let (code, text) = server.verify(&[]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("/second/segments/"), "{text}");
+    assert!(text.contains("second/segments/"), "{text}");
 }
 
 #[test]
@@ -143,6 +133,9 @@ fn directories_that_do_not_belong_together_are_refused_in_words() {
         said.contains(&topic) && said.contains(&store_id(&second)),
         "{said}"
     );
+    let (code, text) = verify(&server.data(), &[]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains(&store_id(&second)), "{text}");
     let said = refused(&server, "log.dirs=second,data");
     assert!(said.contains(&store_id(&server.data())), "{said}");
 
@@ -184,14 +177,10 @@ fn median(mut times: Vec<Duration>) -> Duration {
 fn a_slow_device_slows_its_own_directory_only() {
     let server = Server::calm(TWO);
     let topic = topic_in_both(&server);
-    let journal = server.data().with_file_name("second").join("journal");
-    let files = fs::read_dir(journal).expect("a journal").flatten();
-    let files: Vec<String> = files.map(|f| f.path().display().to_string()).collect();
-    let mut options = vec!["-e", "trace=fdatasync"];
-    options.extend(["-e", "inject=fdatasync:delay_enter=40000"]);
-    options.extend(files.iter().flat_map(|file| ["-P", file.as_str()]));
+    let options = slow_journal(&server.data().with_file_name("second"), 40_000);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let output = server.data().with_file_name("trace");
-    let Some(mut strace) = attach(&server, &options, &output) else {
+    let Some(strace) = attach(&server, &options, &output) else {
         println!("skipped: no strace here");
         return;
     };
@@ -213,8 +202,7 @@ fn a_slow_device_slows_its_own_directory_only() {
         over.store(true, Ordering::Relaxed);
         (slow, fast.join().expect("the other directory"))
     });
-    let _ = Command::new("kill").arg(strace.id().to_string()).status();
-    let _ = strace.wait();
+    detach(strace);
     println!("median of the slowed directory {slow:?}, of the other {fast:?}");
     assert!(
         slow >= Duration::from_millis(40),

@@ -315,7 +315,7 @@ fn a_slow_disk_is_named() {
         "inject=fdatasync:delay_enter=600000",
     ];
     let output = server.data().join("../trace");
-    let Some(mut strace) = super::strace::attach(&server, &options, &output) else {
+    let Some(mut strace) = protocol_tests::trace::attach(&server, &options, &output) else {
         println!("skipped: no strace here");
         return;
     };

@@ -5,8 +5,7 @@
 //! each client (60).
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::BytesMut;
@@ -14,33 +13,14 @@ use kafka_protocol::protocol::Encodable;
 use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
 use protocol_tests::server::free_port;
+use protocol_tests::trace::{self, attach};
 use protocol_tests::wire::Wire;
-use protocol_tests::{Server, foreign, trace, wait_for};
+use protocol_tests::{Server, foreign, wait_for};
 
 const CLIENTS: i32 = 4;
 const WRITERS: i32 = 24;
 const LARGE_BATCHES: usize = 6;
 const TRACED: &str = "trace=pwrite64,pwritev,pwritev2,fdatasync,fsync,write,writev,sendto,sendmsg";
-
-/// Attaches to a running server; `None` where tracing is not to be had.
-pub fn attach(server: &Server, options: &[&str], output: &std::path::Path) -> Option<Child> {
-    let mut command = Command::new("strace");
-    command.args(options).arg("-f").arg("-o");
-    command.arg(output).arg("-p").arg(server.pid().to_string());
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    let mut strace = command.stderr(Stdio::piped()).spawn().ok()?;
-    let mut said = String::new();
-    BufReader::new(strace.stderr.take()?)
-        .read_line(&mut said)
-        .ok()?;
-    if said.contains("attached") {
-        Some(strace)
-    } else {
-        println!("strace cannot attach: {said}");
-        let _ = strace.wait();
-        None
-    }
-}
 
 fn mark(client: i32, number: i32) -> String {
     format!("mark-{client:02}-{number:06}!")
