@@ -6,6 +6,7 @@
 //! files, and what a partition knows of its offsets and producers stays with the partition.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -136,8 +137,9 @@ impl Registry {
         at_ms: i64,
     ) -> Position {
         let routes = shards.routes();
+        let sealed: BTreeSet<_> = plan.sealed.iter().collect();
         let old = routes.open().iter();
-        let old: Vec<_> = old.filter(|s| plan.sealed.contains(&s.id)).collect();
+        let old: Vec<_> = old.filter(|s| sealed.contains(&s.id)).collect();
         let mut locks: Vec<_> = old.iter().map(|shard| shard.lock()).collect();
         // Records in another journal may be lost after this entry is safe, and a link must not start
         // behind the end: there it starts at what is durable by now.
