@@ -100,6 +100,9 @@ impl Registry {
                 }
             }
         });
+        if count == 0 {
+            return;
+        }
         account.deny(count);
         tracing::info!(
             producers = count,

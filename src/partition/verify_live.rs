@@ -31,7 +31,8 @@ pub fn verify_live(registry: &Registry, deep: bool) -> Report {
                 REPORT_ADVICE,
             );
         }
-        for flaw in registry.lineage_flaws(topic.no) {
+        let flaws = registry.lineage_flaws(topic.no).into_iter();
+        for flaw in flaws.filter(|_| is_there(registry, topic)) {
             let what = format!("topic {}: {flaw}", topic.name);
             report.damage(None, what, LINEAGE_ADVICE);
         }
@@ -90,7 +91,6 @@ fn check_partition(report: &mut Report, registry: &Registry, topic: &Topic, inde
         topic: topic.no,
         index,
     };
-    let still_there = || registry.catalog.image().topic_by_no(topic.no).is_some();
     let mut wrong = Vec::new();
     match registry.get(key) {
         None => wrong.push("the partition is in no shard".to_owned()),
@@ -117,8 +117,7 @@ fn check_partition(report: &mut Report, registry: &Registry, topic: &Topic, inde
             wrong.extend(told.map(verify::Gap::words));
         }
     }
-    // What belongs to a topic goes when its deletion is durable, also while it is looked at.
-    for what in wrong.into_iter().filter(|_| still_there()) {
+    for what in wrong.into_iter().filter(|_| is_there(registry, topic)) {
         report.damage.push(Finding {
             file: None,
             topic: Some(topic.name.to_string()),
@@ -129,4 +128,9 @@ fn check_partition(report: &mut Report, registry: &Registry, topic: &Topic, inde
             advice: REPORT_ADVICE.to_owned(),
         });
     }
+}
+
+/// What belongs to a topic goes when its deletion is durable, also while it is looked at.
+fn is_there(registry: &Registry, topic: &Topic) -> bool {
+    registry.catalog.image().topic_by_no(topic.no).is_some()
 }

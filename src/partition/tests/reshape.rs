@@ -3,6 +3,8 @@
 use super::*;
 use crate::catalog::ReshapeError;
 use crate::partition::Reshaped;
+use crate::partition::verify_live::verify_live;
+use crate::store::backend::faults::{Fault, Op, Rule};
 use crate::types::ShardId;
 
 impl Store {
@@ -363,13 +365,22 @@ fn old_epochs_go_to_disk_and_with_their_topic() {
     turn(&store, 100);
     check(&store, 1401);
     assert_eq!(store.disk.list("lineage").expect("a folder").len(), 1);
-    store.delete_topic(&topic);
-    store.sync();
-    store
-        .opened
-        .registry
-        .delete_left_lineage()
-        .expect("deleted");
+    let registry = &store.opened.registry;
+    let open = Rule::new(Op::Open, "lineage/", Fault::Stall);
+    store.faults.add(open.times(1));
+    let report = std::thread::scope(|scope| {
+        let check = scope.spawn(|| verify_live(registry, false));
+        while store.faults.stalled() == 0 {
+            assert!(!check.is_finished(), "the file was not read");
+            std::thread::yield_now();
+        }
+        store.delete_topic(&topic);
+        store.sync();
+        registry.delete_left_lineage().expect("deleted");
+        store.faults.release();
+        check.join().expect("a report")
+    });
+    assert!(report.damage.is_empty(), "{:?}", report.damage);
     assert_eq!(store.disk.list("lineage").expect("a folder").len(), 0);
     store.checkpoint();
 }
