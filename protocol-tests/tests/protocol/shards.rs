@@ -326,7 +326,7 @@ fn load_is_seen_and_a_cut_by_load_follows_it() {
     assert_eq!(planned["after"][0]["slots"], 1, "{planned}");
     let verdict = planned["verdict"].as_str().unwrap_or_default();
     assert!(
-        verdict.contains("helps: the sides carry 50 % / 50 %"),
+        verdict.contains("divided: the sides carry 50 % / 50 % of it"),
         "{planned}"
     );
     let explained = gateway.json(&["explain", &topic]);

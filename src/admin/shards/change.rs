@@ -50,8 +50,9 @@ pub(super) fn reshape(
             "the journal has ended; look again after the next start",
         ));
     }
+    let opened: Vec<u64> = done.opened.iter().map(|id| id.0).collect();
     tracing::info!(
-        topic = name, sealed = ?request.shards, opened = ?done.opened, epoch = done.epoch,
+        topic = name, sealed = ?request.shards, opened = ?opened, epoch = done.epoch,
         repeated = done.repeated, "shards were reshaped; clients go on as before"
     );
     for (shard, id) in view.after.iter_mut().zip(&done.opened) {

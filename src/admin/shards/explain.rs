@@ -98,8 +98,8 @@ fn carried(shard: &ShardView) -> Option<String> {
 fn of_directory(directory: &DirectoryLoad) -> Option<String> {
     if !directory.writable {
         return Some(format!(
-            "The disk of {} is nearly full, so writes are refused. No split helps: free space, or \
-             move shards to another directory.",
+            "The disk of {} is nearly full, so writes are refused. No split helps: free space, \
+             delete records or topics, or lower their retention.",
             directory.name
         ));
     }
@@ -109,8 +109,8 @@ fn of_directory(directory: &DirectoryLoad) -> Option<String> {
         _ => return None,
     };
     Some(format!(
-        "The {limit} of {} is the limit, and all its shards share it. No split helps: move shards \
-         to a directory on another device (shardgate shards move).",
+        "The {limit} of {} is the limit, and all its shards share it. No split helps: a \
+         further directory on another device (log.dirs) takes the topics made after it is added.",
         directory.name
     ))
 }
@@ -151,7 +151,7 @@ pub fn split(shares: &[f64], hottest: Option<(u32, f64)>) -> String {
              neighbours from it and cannot divide it, only more partitions can.",
             percent(share)
         ),
-        Some(_) => format!("The split helps: the sides carry {sides} of the load."),
+        Some(_) => format!("The load is divided: the sides carry {sides} of it."),
     }
 }
 
@@ -276,7 +276,7 @@ mod tests {
     fn a_planned_split_is_judged_by_its_sides() {
         assert!(split(&[0.0, 0.0], None).contains("No load"));
         assert!(
-            split(&[0.45, 0.55], Some((1, 0.3))).contains("helps: the sides carry 45 % / 55 %")
+            split(&[0.45, 0.55], Some((1, 0.3))).contains("divided: the sides carry 45 % / 55 %")
         );
         assert!(split(&[0.9, 0.1], Some((1, 0.9))).contains("cannot divide it"));
         assert!(merge(10.0, 0).contains("10 bytes/s"));

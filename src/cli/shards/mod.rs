@@ -73,18 +73,6 @@ enum Command {
         #[command(flatten)]
         how: How,
     },
-    /// Moves a shard to another data directory; appends to it wait for a moment
-    Move {
-        /// The topic
-        topic: String,
-        /// The shard
-        shard: u64,
-        /// The data directory, as named in log.dirs
-        #[arg(long, value_name = "DIR")]
-        to: String,
-        #[command(flatten)]
-        how: How,
-    },
     /// Where the records of a key go, for each way that clients choose partitions
     Locate {
         /// The topic
@@ -208,20 +196,6 @@ fn requested(command: &Command) -> Result<(&str, ChangeRequest), String> {
                 shards: shards.clone(),
                 dry_run: how.dry_run,
                 ..ChangeRequest::default()
-            },
-        ),
-        Command::Move {
-            topic,
-            shard,
-            to,
-            how,
-        } => (
-            topic,
-            ChangeRequest {
-                shards: vec![*shard],
-                at: None,
-                to: Some(to.clone()),
-                dry_run: how.dry_run,
             },
         ),
         _ => return Err("this command changes nothing".to_owned()),
