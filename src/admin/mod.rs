@@ -128,7 +128,11 @@ pub async fn serve(
         .layer(axum::middleware::from_fn(browser::refuse_pages));
     tokio::spawn(async move {
         if let Err(error) = axum::serve(socket, routes).await {
-            tracing::error!(%error, "the admin port stopped; health and metrics are not served");
+            tracing::error!(
+                %error,
+                "the admin port stopped: health, metrics and shards are not shown until a \
+                 restart; clients are served"
+            );
         }
     });
     Ok(port)

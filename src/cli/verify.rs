@@ -50,7 +50,7 @@ pub fn run(loaded: &Loaded, options: &Options) -> ExitCode {
     let text = if options.json {
         serde_json::to_string_pretty(&checked).map_or_else(|e| e.to_string(), |text| text + "\n")
     } else {
-        words(&checked, config)
+        words(&checked, config, options)
     };
     // A closed pipe downstream changes nothing about the directory.
     io::stdout().write_all(text.as_bytes()).ok();
@@ -117,7 +117,7 @@ fn progress(done: u64, total: u64) {
     }
 }
 
-fn words(report: &Report, config: &Config) -> String {
+fn words(report: &Report, config: &Config, options: &Options) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     for finding in &report.damage {
@@ -127,11 +127,34 @@ fn words(report: &Report, config: &Config) -> String {
     for note in &report.notes {
         let _ = writeln!(out, "note    {note}");
     }
-    let _ = writeln!(
-        out,
-        "{}: journal {} files, {} groups, {} entries; checkpoint {} roots, {} sections; segments \
+    let _ = match options.live {
+        true => writeln!(out, "{}", looked_at_live(report, options)),
+        false => writeln!(out, "{}: {}", config.directory_names(), looked_at(report)),
+    };
+    let _ = match report.damage.len() {
+        0 => writeln!(out, "clean"),
+        1 => writeln!(out, "1 thing is damaged"),
+        n => writeln!(out, "{n} things are damaged"),
+    };
+    out
+}
+
+/// A running gateway reads neither its journal nor its checkpoints for this.
+fn looked_at_live(report: &Report, options: &Options) -> String {
+    let files = match options.deep {
+        true => format!("{} bytes of them read", report.segment_bytes),
+        false => "not read (--deep reads them)".to_owned(),
+    };
+    format!(
+        "the running gateway: {} topics, {} partitions, {} segment files, {files}",
+        report.topics, report.partitions, report.segment_files
+    )
+}
+
+fn looked_at(report: &Report) -> String {
+    format!(
+        "journal {} files, {} groups, {} entries; checkpoint {} roots, {} sections; segments \
          {} files, {} bytes; {} topics, {} partitions, {} batches in segments",
-        config.directory_names(),
         report.journal_files,
         report.journal_groups,
         report.journal_entries,
@@ -142,11 +165,5 @@ fn words(report: &Report, config: &Config) -> String {
         report.topics,
         report.partitions,
         report.batches,
-    );
-    let _ = match report.damage.len() {
-        0 => writeln!(out, "clean"),
-        1 => writeln!(out, "1 thing is damaged"),
-        n => writeln!(out, "{n} things are damaged"),
-    };
-    out
+    )
 }

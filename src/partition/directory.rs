@@ -30,6 +30,8 @@ pub struct Directory {
     pub id: DirectoryId,
     /// What the operator calls it: its path.
     pub name: String,
+    /// Names it in log lines if there are several.
+    pub(super) span: tracing::Span,
     pub(crate) segments: Arc<SegmentStore>,
     journal: OnceLock<Arc<dyn Journal>>,
     /// Bytes of batches that the tail may hold.
@@ -149,7 +151,8 @@ impl Room {
 }
 
 impl Directory {
-    /// A directory without files and with these shares of the budgets; recovery fills it, then [`Directory::attach`] makes it writable.
+    /// A directory without files and with these shares of the budgets; recovery fills it, then
+    /// [`Directory::attach`] makes it writable. Its log lines carry the span that it is made in.
     pub fn new(
         (no, id, name): (DirectoryNo, DirectoryId, String),
         disk: Arc<dyn Disk>,
@@ -160,6 +163,7 @@ impl Directory {
             no,
             id,
             name,
+            span: tracing::Span::current(),
             segments,
             journal: OnceLock::new(),
             tail_limit: shares.tail_bytes,

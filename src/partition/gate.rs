@@ -20,6 +20,8 @@ pub(super) struct Gate {
     /// The background work found no space for a file and tries again.
     work_is_short: AtomicBool,
     unlooked: AtomicU64,
+    /// Names the directory if there are several.
+    span: tracing::Span,
 }
 
 impl Gate {
@@ -30,6 +32,7 @@ impl Gate {
             open: AtomicBool::new(true),
             work_is_short: AtomicBool::new(false),
             unlooked: AtomicU64::new(LOOK_EVERY),
+            span: tracing::Span::current(),
         }
     }
 
@@ -85,6 +88,7 @@ impl Gate {
         if self.open.swap(open, Ordering::AcqRel) == open {
             return Ok(());
         }
+        let _named = self.span.enter();
         if open {
             tracing::info!(free, "the disk has room again: client writes are taken");
         } else {
@@ -92,7 +96,8 @@ impl Gate {
                 free,
                 reserve = self.reserve_bytes,
                 "the disk is nearly full: client writes are refused until more than the reserve \
-                 is free; reads, retention and deletion go on. Free space or delete topics"
+                 is free; reads, retention and deletion go on. Free space, delete records or \
+                 topics, or lower disk.reserve.bytes if the disk is small"
             );
         }
         Ok(())

@@ -66,10 +66,12 @@ impl Maintenance {
         let directory = opened.directory;
         let no = directory.no.0;
         let (registry, stop) = (Arc::clone(&self.registry), Arc::clone(&self.stop));
+        let span = directory.span.clone();
         let (merging, merge_fatal) = (Arc::clone(&directory), Arc::clone(fatal));
         let merges = std::thread::Builder::new()
             .name(format!("store-merge-{no}"))
             .spawn(move || {
+                let _named = merging.span.enter();
                 if let Err(reason) = registry.run_merges(&merging, &stop) {
                     merge_fatal(reason);
                 }
@@ -85,7 +87,10 @@ impl Maintenance {
         let (stop, fatal) = (Arc::clone(&self.stop), Arc::clone(fatal));
         let thread = std::thread::Builder::new()
             .name(format!("store-work-{no}"))
-            .spawn(move || worker.run(&stop, &fatal))?;
+            .spawn(move || {
+                let _named = span.entered();
+                worker.run(&stop, &fatal);
+            })?;
         self.threads.push(thread);
         Ok(())
     }
@@ -180,7 +185,8 @@ impl Worker {
                     tracing::error!(
                         %error,
                         "no space left for segment files: client writes are refused until \
-                         space is free; reads, retention and deletion go on"
+                         space is free; reads, retention and deletion go on. Free space, or delete \
+                         records or topics"
                     );
                 }
             }

@@ -185,7 +185,7 @@ fn not_found(key: PartitionKey, offset: Offset) -> ReadFailure {
         tracing::error!(
             partition = %key, offset,
             "no segment file and no tail holds this offset although it is within the log; it \
-             cannot be served, everything else can: run `shardgate verify`"
+             cannot be served, everything else can: run `shardgate verify --live`"
         );
     }
     ReadFailure::Storage("the offset is in no file".into())
@@ -376,7 +376,17 @@ impl Registry {
     fn tell_of_damage(&self, key: PartitionKey, error: &ReadError) {
         Figures::add(&self.damaged_reads, 1);
         if LINES.allow("stored records cannot be served", None) {
-            tracing::error!(partition = %key, %error, "stored records cannot be served");
+            let image = self.catalog.image();
+            let topic = image.topic_by_no(key.topic);
+            let shard = topic.and_then(|t| t.layout.shard(t.layout.shard_of(key.index)?));
+            let home = shard.map(|shard| self.directories.home(shard.home));
+            tracing::error!(
+                topic = topic.map(|topic| &*topic.name),
+                partition = key.index,
+                directory = home.map(|home| &*home.name),
+                %error,
+                "stored records cannot be served"
+            );
         }
     }
 }

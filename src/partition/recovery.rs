@@ -106,6 +106,8 @@ pub fn open(
             registry: Arc::clone(&registry),
             directory: Arc::clone(&directory),
         };
+        let span = directory.span.clone();
+        let _named = span.enter();
         let journal = found.journal.start(Arc::new(sink), Arc::clone(&fatal));
         directory.attach(Arc::clone(&journal) as _);
         if directory.no == registry.first().no {
@@ -162,7 +164,8 @@ pub(crate) fn recover(
     let total: u64 = found.iter().map(|each| each.journal.bytes()).sum();
     let mut before = 0;
     for each in &mut found {
-        let name = each.directory.name.clone();
+        let (name, span) = (each.directory.name.clone(), each.directory.span.clone());
+        let _named = span.enter();
         let bytes = each.journal.bytes();
         let told = |done, _| progress(before + done, total);
         each.restore(&registry, &told)
@@ -173,6 +176,7 @@ pub(crate) fn recover(
         }
     }
     for each in &found {
+        let _named = each.directory.span.enter();
         registry.finish_recovery(&each.directory)?;
     }
     Ok(Recovered {
@@ -205,6 +209,11 @@ impl Found {
         of: usize,
     ) -> Result<Self, String> {
         let disk = &opening.disk;
+        let span = match of {
+            1 => tracing::Span::none(),
+            _ => tracing::error_span!("directory", path = %opening.name),
+        };
+        let _named = span.enter();
         let (checkpoints, loaded) =
             CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
         let segments = SegmentStore::new(Arc::clone(disk), all.footer_bytes / of as u64);
@@ -389,6 +398,17 @@ impl Registry {
         let Some((home, topics)) = missing.into_iter().next() else {
             return Ok(());
         };
+        let holds_nothing = |directory: &&Arc<Directory>| {
+            let mut shards = image.topics().flat_map(|topic| topic.layout.shards());
+            directory.no != DirectoryNo(0) && !shards.any(|shard| shard.home == directory.id)
+        };
+        let unmounted = match self.directories.iter().find(holds_nothing) {
+            Some(empty) => format!(
+                " ({} holds no shard: is the right disk mounted there?)",
+                empty.name
+            ),
+            None => String::new(),
+        };
         let more = match topics.len() {
             n if n > 10 => format!(" and {} more", n - 10),
             _ => String::new(),
@@ -396,8 +416,8 @@ impl Registry {
         let named = topics[..topics.len().min(10)].join(", ");
         Err(format!(
             "log.dirs lacks the data directory with store.id={}, which holds records of {} \
-             topics: {named}{more}. Put it back into log.dirs; if it is lost, restore it or the \
-             whole node from a copy",
+             topics: {named}{more}. Put it back into log.dirs{unmounted}; if it is lost, restore \
+             the whole node from a copy",
             home.0,
             topics.len(),
         ))

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::catalog::Topic;
+use crate::catalog::{Image, Topic};
 use crate::partition::directory::Directory;
 use crate::partition::registry::Registry;
 use crate::partition::verify::{self, Finding, LINEAGE_ADVICE, REPORT_ADVICE, RESTORE, Report};
@@ -14,14 +14,14 @@ use crate::types::PartitionKey;
 pub fn verify_live(registry: &Registry, deep: bool) -> Report {
     let mut report = Report::default();
     let directories = registry.directories();
+    let image = registry.catalog.image();
     for directory in directories.iter() {
         let before = report.clone();
-        check_files(&mut report, directory, deep);
+        check_files(&mut report, directory, &image, deep);
         if directories.are_several() {
             report.name_directory(&directory.name, &before);
         }
     }
-    let image = registry.catalog.image();
     for topic in image.topics() {
         report.topics += 1;
         if let Some(wrong) = verify::layout_flaw(topic) {
@@ -44,7 +44,7 @@ pub fn verify_live(registry: &Registry, deep: bool) -> Report {
     report
 }
 
-fn check_files(report: &mut Report, directory: &Directory, deep: bool) {
+fn check_files(report: &mut Report, directory: &Directory, image: &Image, deep: bool) {
     // A file may leave the lists and be deleted at any moment: one that is listed before and after
     // the folder was looked at has to be in it.
     let before = directory.listed_files();
@@ -78,7 +78,9 @@ fn check_files(report: &mut Report, directory: &Directory, deep: bool) {
             Ok(found) => {
                 report.segment_bytes += found.bytes;
                 for damage in found.damage {
-                    report.damage.push(verify::section_finding(*file, damage));
+                    report
+                        .damage
+                        .push(verify::section_finding(*file, damage, image));
                 }
             }
             Err(error) => report.damage(Some(file_path(*file)), error, RESTORE),

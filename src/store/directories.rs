@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::backend::Disk;
 use super::backend::disk::DiskDir;
-use super::format::{Format, FormatError};
+use super::format::{Format, FormatError, read_unless_empty};
 
 /// A data directory whose lock this process holds.
 pub struct DataDirectory {
@@ -57,9 +57,13 @@ impl OpenError {
 
 /// Opens the directories of a node, the first one first, for writing. Empty ones become its own.
 pub fn open_or_create(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError> {
-    let mut opened: Vec<DataDirectory> = Vec::new();
+    let mut disks = Vec::new();
     for path in paths {
-        let disk = DiskDir::open_locked(path).map_err(|e| OpenError::new(path, e))?;
+        disks.push(DiskDir::open_locked(path).map_err(|e| OpenError::new(path, e))?);
+    }
+    refuse_a_lost_first(paths, &disks)?;
+    let mut opened: Vec<DataDirectory> = Vec::new();
+    for (path, disk) in paths.iter().zip(disks) {
         let format = match opened.first() {
             None => Format::open_or_create(&disk),
             Some(first) => Format::open_or_join(&disk, &first.format),
@@ -81,6 +85,33 @@ pub fn open_or_create(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError
     }
     name_others(&mut opened, others)?;
     Ok(opened)
+}
+
+/// An empty first directory beside one that is in use is a disk that is not there, or a wrong path:
+/// a new node must not begin in it.
+fn refuse_a_lost_first(paths: &[PathBuf], disks: &[DiskDir]) -> Result<(), OpenError> {
+    let mut found = Vec::new();
+    for (path, disk) in paths.iter().zip(disks) {
+        let format = read_unless_empty(disk).map_err(|e| OpenError::of_format(path, e))?;
+        found.push((path, format));
+    }
+    let Some(((first, None), others)) = found.split_first() else {
+        return Ok(());
+    };
+    let mut used = others.iter().filter_map(|(path, format)| {
+        let format = format.as_ref()?;
+        Some((path, format.first.unwrap_or(format.store_id)))
+    });
+    let Some((other, node)) = used.next() else {
+        return Ok(());
+    };
+    let why = format!(
+        "it is empty, but {} is in use by the node whose first directory has store.id={node} in its \
+         format file, and that one holds the topics and groups; nothing was written. Mount the disk \
+         that is missing, or put that directory first in log.dirs",
+        other.display()
+    );
+    Err(OpenError::new(first, why))
 }
 
 /// Forgets the directories that are not among these, once it is known that nothing lives in them.

@@ -261,7 +261,7 @@ impl Format {
 }
 
 /// The `format` file; `None` for an empty directory. One with anything else in it is refused.
-fn read_unless_empty(disk: &dyn Disk) -> Result<Option<Format>, FormatError> {
+pub(super) fn read_unless_empty(disk: &dyn Disk) -> Result<Option<Format>, FormatError> {
     let looking = |error| FormatError::Io {
         what: "look for",
         error,

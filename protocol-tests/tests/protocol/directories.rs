@@ -12,7 +12,7 @@ use protocol_tests::calls::*;
 use protocol_tests::server::{binary, verify};
 use protocol_tests::trace::{attach, detach, slow_journal};
 use protocol_tests::wire::Wire;
-use protocol_tests::{Server, client};
+use protocol_tests::{Server, client, wait_for};
 
 /// Relative to the server's working directory; the first is [`Server::data`].
 const TWO: &[&str] = &["log.dirs=data,second", "shard.count=2"];
@@ -83,6 +83,26 @@ fn records_of_both_directories_survive_kills_and_verify_checks_both() {
     let (code, text) = server.verify(&[]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("second/segments/"), "{text}");
+
+    server.start_again();
+    let (code, text) = wait_for("the gateway is ready", || {
+        let answer = server.verify(&["--live", "--deep", "--admin", &server.admin_address()]);
+        (!answer.1.contains("is not ready yet")).then_some(answer)
+    });
+    assert!(
+        code == 1 && text.contains(&format!(" of {topic}-")),
+        "{text}"
+    );
+    let mut wire = Wire::connect(&server.address());
+    let answers = [2, 3].map(|p| fetch(&mut wire, &topic, p, Wanted::from(0)).error_code);
+    assert!(answers.contains(&56), "{answers:?}");
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("cannot be served"));
+    let line = line.expect("a line about the damage");
+    assert!(
+        line.contains(&format!("{topic:?}")) && line.contains("\"second\""),
+        "{line}"
+    );
 }
 
 #[test]
@@ -138,6 +158,17 @@ fn directories_that_do_not_belong_together_are_refused_in_words() {
     assert!(text.contains(&store_id(&second)), "{text}");
     let said = refused(&server, "log.dirs=second,data");
     assert!(said.contains(&store_id(&server.data())), "{said}");
+    // Disks that are not mounted: empty folders stand in their places.
+    let said = refused(&server, "log.dirs=empty,second");
+    assert!(
+        said.contains("data directory empty: it is empty")
+            && said.contains(&store_id(&server.data())),
+        "{said}"
+    );
+    let empty = server.data().with_file_name("empty");
+    assert_eq!(fs::read_dir(&empty).map(Iterator::count).ok(), Some(0));
+    let said = refused(&server, "log.dirs=data,unmounted");
+    assert!(said.contains("unmounted holds no shard"), "{said}");
 
     let mut stranger = Server::calm(&[]);
     assert!(stranger.terminate());

@@ -472,8 +472,12 @@ pub(super) fn layout_flaw(topic: &Topic) -> Option<String> {
 }
 
 /// What is to be said of a damaged section of a segment file.
-pub(super) fn section_finding(file: FileId, damage: Damage) -> Finding {
-    Flaw::from(damage).finding(file_path(file), None)
+pub(super) fn section_finding(file: FileId, damage: Damage, image: &Image) -> Finding {
+    let flaw = Flaw::from(damage);
+    let topic = flaw
+        .range
+        .and_then(|(key, ..)| image.topic_by_no(key.topic));
+    flaw.finding(file_path(file), topic.map(|topic| &**topic))
 }
 
 fn lineage_flaw(layout: &Layout) -> Option<String> {

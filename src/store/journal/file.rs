@@ -240,10 +240,12 @@ fn spawn(
     body: impl FnOnce() -> Result<(), String> + Send + 'static,
 ) -> Option<JoinHandle<()>> {
     let alarm = Arc::clone(fatal);
+    let span = tracing::Span::current();
     let thread = std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
             let _alarm = Alarm(&alarm, name);
+            let _named = span.entered();
             if let Err(message) = body() {
                 alarm.call(message);
             }

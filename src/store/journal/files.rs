@@ -432,7 +432,8 @@ impl Pool {
                 if !state.short_of_space {
                     tracing::warn!(
                         bytes = self.file_bytes,
-                        "no space for the next journal file; retrying until there is some"
+                        "no space for the next journal file; client writes are refused until there is \
+                         some. Free space, or delete records or topics"
                     );
                 }
                 state.short_of_space = true;

@@ -39,7 +39,7 @@ pub enum ReadError {
     /// The file does not hold what it should.
     #[error(
         "segment file {} is damaged: {what}; its records cannot be served, other files are not \
-         affected; run `shardgate verify` and put the file back from a copy", file.0
+         affected; run `shardgate verify --live --deep` and put the file back from a copy", file.0
     )]
     Damaged {
         /// The file.
