@@ -87,30 +87,8 @@ impl Broker {
         progress: Progress<'_>,
         fatal: Fatal,
     ) -> Result<Arc<Self>, String> {
-        let mut found =
-            directories::open_or_create(&config.data_dirs).map_err(|e| e.to_string())?;
-        let opening = found.iter().map(|directory| OpeningDirectory {
-            disk: Arc::clone(&directory.disk),
-            id: directory.format.directory_id(),
-            name: directory.name.clone(),
-            journal: journal_options(&config, &directory.format),
-        });
-        let opening = opening.collect();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let of_all = Opening {
-            registry: registry_options(&config),
-            footer_bytes: config.budgets.footers,
-            open_files: config.segment_open_files,
-            environment: Environment {
-                node_id: config.node_id,
-                fixed: config.properties.clone(),
-                ..Environment::default()
-            },
-            clock: Arc::clone(&clock),
-            fatal: Arc::clone(&fatal),
-        };
-        let opened = recovery::open(opening, of_all, progress)?;
-        directories::forget_others(&mut found).map_err(|e| e.to_string())?;
+        let (opened, cluster_id) = open_store(&config, &clock, progress, &fatal)?;
         let (partitions, catalog) = (Arc::clone(&opened.registry), Arc::clone(&opened.catalog));
         partitions.watch(&metrics);
         let several = opened.directories.len() > 1;
@@ -120,8 +98,6 @@ impl Broker {
                 several.then_some(directory.directory.name.as_str()),
             );
         }
-        let cluster_id = found.first().map(|first| first.format.cluster_id.clone());
-        let cluster_id = cluster_id.unwrap_or_default();
         let journal: Arc<dyn Journal> = match opened.directories.first() {
             Some(first) => Arc::clone(&first.journal) as _,
             None => return Err("there is no data directory".to_owned()),
@@ -248,6 +224,39 @@ fn watch_topics(metrics: &Metrics, account: &Account, catalog: &Arc<Catalog>) {
         full: Full::Refused,
         count: Box::new(move || refused.denied()),
     });
+}
+
+/// Opens the data directories and brings the store up; gives the cluster's id beside it.
+fn open_store(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    progress: Progress<'_>,
+    fatal: &Fatal,
+) -> Result<(recovery::Opened, String), String> {
+    let mut found = directories::open_or_create(&config.data_dirs).map_err(|e| e.to_string())?;
+    let opening = found.iter().map(|directory| OpeningDirectory {
+        disk: Arc::clone(&directory.disk),
+        id: directory.format.directory_id(),
+        name: directory.name.clone(),
+        journal: journal_options(config, &directory.format),
+    });
+    let opening = opening.collect();
+    let of_all = Opening {
+        registry: registry_options(config),
+        footer_bytes: config.budgets.footers,
+        open_files: config.segment_open_files,
+        environment: Environment {
+            node_id: config.node_id,
+            fixed: config.properties.clone(),
+            ..Environment::default()
+        },
+        clock: Arc::clone(clock),
+        fatal: Arc::clone(fatal),
+    };
+    let opened = recovery::open(opening, of_all, progress)?;
+    directories::forget_others(&mut found).map_err(|e| e.to_string())?;
+    let cluster_id = found.first().map(|first| first.format.cluster_id.clone());
+    Ok((opened, cluster_id.unwrap_or_default()))
 }
 
 fn journal_options(config: &Config, format: &Format) -> JournalOptions {

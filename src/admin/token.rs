@@ -1,14 +1,16 @@
 //! The token that changes over the admin port need. It lies in the data directory, readable for
 //! the gateway's user alone: who can read it could change the data anyway.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
 const NAME: &str = "admin.token";
+/// What is shorter is no token that this program made.
+const SHORTEST: usize = 64;
 
 /// Where the token of a data directory lies.
 pub fn path(data_dir: &Path) -> PathBuf {
@@ -19,7 +21,12 @@ pub fn path(data_dir: &Path) -> PathBuf {
 pub fn open(data_dir: &Path) -> io::Result<String> {
     let path = path(data_dir);
     match fs::read_to_string(&path) {
-        Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
+        Ok(token) if token.trim().len() >= SHORTEST => {
+            // A copy may have let others read it.
+            fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+            return Ok(token.trim().to_owned());
+        }
+        // Written only in part, perhaps because the power failed.
         Ok(_) => fs::remove_file(&path)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -66,7 +73,6 @@ pub fn grants(token: &str, header: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_token_is_made_once_and_kept_from_others() {
@@ -78,12 +84,15 @@ mod tests {
         assert_eq!(read(dir.path()).unwrap(), token);
         let mode = fs::metadata(path(dir.path())).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        fs::write(path(dir.path()), "").unwrap();
-        assert_ne!(
-            open(dir.path()).unwrap(),
-            token,
-            "an empty one opens nothing"
-        );
+        fs::set_permissions(path(dir.path()), Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(open(dir.path()).unwrap(), token);
+        let mode = fs::metadata(path(dir.path())).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "a copy is closed again");
+        for part in ["", "abc"] {
+            fs::write(path(dir.path()), part).unwrap();
+            let fresh = open(dir.path()).unwrap();
+            assert!(fresh != token && fresh.len() == 64, "a part opens nothing");
+        }
     }
 
     #[test]

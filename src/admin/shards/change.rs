@@ -9,7 +9,7 @@ use crate::catalog::Topic;
 use crate::shard::{HashRange, Layout, ShardSpan, cut};
 use crate::types::{PartitionKey, ShardId};
 
-/// Splits, merges or moves shards of a topic; a dry run only says what would come of it.
+/// Splits or merges shards of a topic; a dry run only says what would come of it.
 pub(super) fn reshape(
     broker: &Broker,
     name: &str,
@@ -89,11 +89,6 @@ fn parts(
     spans: &[Arc<ShardSpan>],
     request: &ChangeRequest,
 ) -> Result<Vec<u32>, Refusal> {
-    if request.to.is_some() {
-        return Err(Refusal::bad(
-            "shards cannot be moved between data directories in this version",
-        ));
-    }
     let whole = || vec![spans.iter().map(|span| span.slots).sum()];
     match (&request.at, spans) {
         (None, [_, _, ..]) => Ok(whole()),

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
+
 use super::Refusal;
 use super::explain::{self, DirectoryLoad};
 use super::views::{
-    BusiestPartition, ExplainView, LineageView, LocateView, PlaceView, ShardNow, ShardView,
-    TopicView, hex,
+    BusiestPartition, EpochView, ExplainView, LineageView, LocateView, PlaceView, ShardNow,
+    ShardView, TopicView, hex,
 };
 use crate::broker::Broker;
 use crate::catalog::Topic;
@@ -109,6 +111,7 @@ pub(super) fn lineage(
     broker: &Broker,
     name: &str,
     partitions: &BTreeSet<u32>,
+    older: usize,
 ) -> Result<LineageView, Refusal> {
     let topic = find(broker, name)?;
     let count = topic.layout.partitions();
@@ -118,7 +121,19 @@ pub(super) fn lineage(
             count.saturating_sub(1)
         )));
     }
-    Ok(LineageView::of(name, &topic.layout, partitions))
+    let mut view = LineageView::of(name, &topic.layout, partitions);
+    if older > 0 {
+        let old = broker.partitions.old_epochs(topic.no, u32::MAX, older);
+        let old = old.map_err(|error| {
+            let text = format!("the lineage file of topic {name} cannot be read: {error}");
+            Refusal(StatusCode::INTERNAL_SERVER_ERROR, text)
+        })?;
+        let old = old
+            .iter()
+            .map(|epoch| EpochView::from(epoch.record.as_ref()));
+        view.epochs.splice(0..0, old);
+    }
+    Ok(view)
 }
 
 pub(super) fn locate(

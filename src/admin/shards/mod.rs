@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `GET /shards?brief=1` | the shards of all topics; if brief without load and size |
 //! | `GET /topics/T/shards` | the shards of a topic with range, load and size |
-//! | `GET /topics/T/lineage?partition=P` | its layout history; the links of the partitions named |
+//! | `GET /topics/T/lineage?partition=P&older=N` | its layout history, with so many epochs of those that only the disk has; the links of the partitions named |
 //! | `GET /topics/T/locate?key=K&partitioner=N` | where clients send a key |
 //! | `GET /topics/T/explain` | what limits the topic; looks on for a second |
 //! | `GET /verify?deep=1` | whether the store agrees with itself; if deep with every checksum |
-//! | `POST /topics/T/reshape` | splits, merges or moves shards ([`views::ChangeRequest`]) |
+//! | `POST /topics/T/reshape` | splits or merges shards ([`views::ChangeRequest`]) |
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -72,6 +72,9 @@ type Answer = Result<Response, Refusal>;
 /// that clients' reads from disk need, too.
 static LOOKS: Semaphore = Semaphore::const_new(4);
 static CHECKS: Semaphore = Semaphore::const_new(1);
+
+/// Epochs that only the disk has and that one answer shows at most.
+const MOST_OLDER: usize = 10_000;
 
 /// Paths that this module answers.
 pub const PATHS: [&str; 7] = [
@@ -163,7 +166,10 @@ async fn lineage(
         let asked = query.iter().filter(|(name, _)| name == "partition");
         let partitions: Result<BTreeSet<u32>, _> = asked.map(|(_, value)| value.parse()).collect();
         let partitions = partitions.map_err(|_| Refusal::bad("partition is no number"))?;
-        look::lineage(&store.broker, &topic, &partitions)
+        let older = query.iter().find(|(name, _)| name == "older");
+        let older = older.map_or(Ok(0), |(_, value)| value.parse());
+        let older = older.map_err(|_| Refusal::bad("older is no number"))?;
+        look::lineage(&store.broker, &topic, &partitions, older.min(MOST_OLDER))
     })
     .await
 }

@@ -186,14 +186,11 @@ pub struct LinkView {
 /// A change that is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChangeRequest {
-    /// The shards to replace: one for a split or a move, neighbours for a merge.
+    /// The shards to replace: one for a split, neighbours for a merge.
     pub shards: Vec<u64>,
     /// Where to cut: `middle`, `load`, `even:N`, `slot:N` or `hash:HEX`; absent for a merge.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub at: Option<String>,
-    /// The data directory to move to.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub to: Option<String>,
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,

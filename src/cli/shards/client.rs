@@ -10,7 +10,7 @@ use crate::admin::shards::views::ErrorView;
 use crate::admin::token;
 use crate::config::Config;
 
-/// How long an answer may take. A move waits for a flush of everything a shard has in memory.
+/// How long an answer may take.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running gateway.

@@ -44,6 +44,9 @@ enum Command {
         /// Shows the links of this partition too; may be repeated
         #[arg(long, value_name = "P")]
         partition: Vec<u32>,
+        /// Shows so many of the epochs before the last thousand, which only the disk has
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        older: u32,
         /// Prints a graph for graphviz
         #[arg(long)]
         dot: bool,
@@ -127,13 +130,13 @@ fn ask(shards: &Shards, loaded: &Loaded) -> Result<String, String> {
         Command::Lineage {
             topic,
             partition,
+            older,
             dot,
         } => {
             let partitions: Vec<String> = partition.iter().map(u32::to_string).collect();
-            let query: Vec<_> = partitions
-                .iter()
-                .map(|p| ("partition", p.as_str()))
-                .collect();
+            let older = older.to_string();
+            let asked = partitions.iter().map(|p| ("partition", p.as_str()));
+            let query: Vec<_> = asked.chain([("older", older.as_str())]).collect();
             let view: LineageView = client.get(&path(topic, "lineage"), &query)?;
             match dot {
                 true => Ok(lineage::dot(&view)),
@@ -186,7 +189,6 @@ fn requested(command: &Command) -> Result<(&str, ChangeRequest), String> {
             ChangeRequest {
                 shards: vec![*shard],
                 at: Some(cut(at, *into)),
-                to: None,
                 dry_run: how.dry_run,
             },
         ),
