@@ -367,7 +367,7 @@ async fn check(
         max_timestamp: opened.max_timestamp,
         claim: claim_of(&info).map(|claim| Claim {
             is_younger: partition
-                .is_older_than(claim.producer_id, cx.broker.catalog.next_producer_id()),
+                .predates(claim.producer_id, cx.broker.catalog.next_producer_id()),
             ..claim
         }),
         stamping,

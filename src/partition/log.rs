@@ -101,7 +101,7 @@ impl Partition {
 
     /// Whether a producer id among those given out so far, which end before `next`, is younger than
     /// the topic. What is not known, because the process started since, counts as older.
-    pub fn is_older_than(&self, producer_id: i64, next: i64) -> bool {
+    pub fn predates(&self, producer_id: i64, next: i64) -> bool {
         (self.shards.first_younger_producer..next).contains(&producer_id)
     }
 

@@ -22,6 +22,7 @@ const KAFKA_STORAGE_ERROR: i16 = 56;
 const MIB: usize = 1 << 20;
 const DISK: usize = 160 * MIB;
 const RESERVE: usize = 40 * MIB;
+const JOURNAL_FILE: usize = 16 * MIB;
 
 /// A mounted disk that is there as long as its holder lives; the holder ends with this process, as
 /// its input does.
@@ -79,7 +80,7 @@ fn server() -> Option<(SmallDisk, Server)> {
     let server = Server::with_settings(&[
         &format!("log.dirs={}", disk.path().display()),
         &format!("admin.port={}", free_port()),
-        "journal.file.bytes=16777216",
+        &format!("journal.file.bytes={JOURNAL_FILE}"),
         "budget.tail.bytes=4194304",
         &format!("disk.reserve.bytes={RESERVE}"),
         "log.retention.check.interval.ms=1000",
@@ -99,10 +100,13 @@ fn fill(disk: &SmallDisk, server: &Server, wire: &mut Wire, topic: &str) -> i64 
     for taken in 0..1000 {
         let is_full = || {
             let closed = server.metric("writable") == 0.0;
-            let emptied = server.metric("journal_live_bytes") < 2.0 * MIB as f64
-                && files(&disk.path().join("journal")).len() <= 2;
+            let emptied = server.metric("journal_live_bytes") < 2.0 * MIB as f64;
             let used = files(&disk.path()).iter().sum::<u64>() as usize;
-            match closed && emptied && DISK - used < RESERVE / 8 * 9 {
+            // What is live may cross from one file to the next; what goes beyond two files may
+            // still be given back.
+            let journal = files(&disk.path().join("journal")).iter().sum::<u64>() as usize;
+            let free = DISK - used + journal.saturating_sub(2 * JOURNAL_FILE);
+            match closed && emptied && free < RESERVE / 8 * 9 {
                 true => Some(true),
                 false => (!closed).then_some(false),
             }
@@ -198,9 +202,13 @@ fn it_comes_back_after_deletions_also_after_a_kill() {
     server.kill();
     server.start_again();
     let mut wire = Wire::connect(&server.address());
-    let again = produce_bytes(&mut wire, 9, "b", 0, large()).error_code;
-    assert_eq!(again, KAFKA_STORAGE_ERROR, "the disk is as full as it was");
-    check_full(&mut wire, "b", taken);
+    // A gate that was closed opens a little later than one that was not yet, as after a start.
+    let more = fill(&disk, &server, &mut wire, "b");
+    assert!(
+        more * large().len() as i64 <= RESERVE as i64 / 4,
+        "the disk is as full as it was"
+    );
+    check_full(&mut wire, "b", taken + more);
     assert_eq!(delete_topic(&mut wire, "b"), 0);
     await_writable(&server, &mut wire, "a");
     assert_eq!(create_topic(&mut wire, "new", 1, &[]), 0);
