@@ -36,9 +36,10 @@ pub struct Options {
 /// Times single requests at a steady rate beside a full load: five rounds undisturbed, then one in
 /// which the load's topic is split and merged 200 times.
 pub fn measure(options: &Options) {
-    let server = Server::start();
+    // A full load for a minute would fill most disks.
+    let server = Server::with_settings(&["log.retention.check.interval.ms=500"]);
     let mut wire = Wire::connect(&server.address());
-    let topic = new_topic(&mut wire, PARTITIONS, &[]);
+    let topic = new_topic(&mut wire, PARTITIONS, &[("retention.bytes", "67108864")]);
     let targets: Vec<Target> = (0..PARTITIONS).map(|p| (topic.clone(), p)).collect();
     let running = load::start(&server.address(), &targets, LOAD);
     std::thread::sleep(Duration::from_secs(3));
