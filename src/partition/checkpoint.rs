@@ -255,7 +255,11 @@ impl Registry {
         let (captured, root, image) = {
             let applied = directory.applied.lock();
             let root = Root {
-                flushed: applied.flushed,
+                // With nothing in the tail, all batches up to here are in segment files.
+                flushed: match applied.groups.is_empty() {
+                    true => applied.position.max(applied.flushed),
+                    false => applied.flushed,
+                },
                 next_file: directory
                     .next_file
                     .load(std::sync::atomic::Ordering::Relaxed),

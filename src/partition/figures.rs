@@ -84,12 +84,18 @@ const OF_REGISTRY: [OfRegistry; 3] = [
     ),
 ];
 
-const OF_DIRECTORY: [OfDirectory; 15] = [
+const OF_DIRECTORY: [OfDirectory; 16] = [
     (
         "writable",
         "1 while client writes are taken, 0 while the disk is nearly full",
         GAUGE,
         |d| u64::from(d.is_writable()),
+    ),
+    (
+        "disk_free_bytes",
+        "Bytes free on the data directory's device",
+        GAUGE,
+        |d| d.gate.free(),
     ),
     (
         "tail_buffer_bytes",
@@ -165,7 +171,7 @@ const OF_DIRECTORY: [OfDirectory; 15] = [
     ),
 ];
 
-const OF_JOURNAL: [OfJournal; 9] = [
+const OF_JOURNAL: [OfJournal; 10] = [
     (
         "journal_groups",
         "Groups written to the journal",
@@ -210,6 +216,12 @@ const OF_JOURNAL: [OfJournal; 9] = [
         "Journal files, spare ones included",
         GAUGE,
         |s| s.files,
+    ),
+    (
+        "journal_live_files",
+        "Journal files that are needed or written to",
+        GAUGE,
+        |s| s.live_files,
     ),
     (
         "journal_short_of_space",

@@ -40,6 +40,11 @@ impl Gate {
         self.open.load(Ordering::Acquire)
     }
 
+    /// Bytes free on the device; 0 where it does not tell.
+    pub(super) fn free(&self) -> u64 {
+        self.disk.space().map_or(0, |space| space.free)
+    }
+
     /// Counts bytes about to be appended, and looks at the free space now and then.
     pub(super) fn count(&self, bytes: u64) {
         if self.unlooked.fetch_add(bytes, Ordering::Relaxed) + bytes >= LOOK_EVERY {

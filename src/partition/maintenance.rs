@@ -23,8 +23,6 @@ use crate::types::{Offset, PartitionKey, Position};
 const TICK: Duration = Duration::from_secs(1);
 /// Time between two looks at retention while client writes are refused for want of space.
 const RETENTION_WHEN_SHORT: Duration = Duration::from_secs(10);
-/// While they are, a journal with this much in it is emptied.
-const JOURNAL_WHEN_SHORT: u64 = 1 << 20;
 
 /// Intervals and limits of the background work.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +129,7 @@ pub(crate) struct Worker {
     flushed_last: (Duration, u64),
     last_retention: Duration,
     /// What the journal held when it was emptied last, for want of space.
-    emptied: Option<Position>,
+    emptied: Position,
 }
 
 impl Worker {
@@ -153,7 +151,7 @@ impl Worker {
             checkpointer,
             flushed_last: (now, 0),
             last_retention: now,
-            emptied: None,
+            emptied: Position(0),
         }
     }
 
@@ -235,22 +233,25 @@ impl Worker {
             self.checkpoint()?;
         }
         if short && !stopping {
-            self.empty_journal(live)?;
+            self.empty_journal()?;
         }
         Ok(())
     }
 
     /// Lets the journal give its files back, which deleting records alone does not do. It takes two
     /// checkpoints, as the journal is kept for the older one.
-    fn empty_journal(&mut self, live: u64) -> io::Result<()> {
-        let appended = |worker: &Self| worker.directory.journal().map(|j| j.appended());
-        let worth_it = live >= JOURNAL_WHEN_SHORT.min(self.options.checkpoint_bytes / 16);
-        if !worth_it || appended(self) <= self.emptied {
+    fn empty_journal(&mut self) -> io::Result<()> {
+        let Some(journal) = self.directory.journal() else {
+            return Ok(());
+        };
+        let appended = journal.appended();
+        if journal.live_files() < 2 || appended <= self.emptied {
             return Ok(());
         }
         self.checkpoint()?;
         self.checkpoint()?;
-        self.emptied = appended(self);
+        // What came meanwhile may still hold a file: the next turn looks again.
+        self.emptied = appended;
         Ok(())
     }
 

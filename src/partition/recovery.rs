@@ -253,6 +253,8 @@ impl Found {
     fn restore(&mut self, registry: &Registry, progress: Progress<'_>) -> Result<(), String> {
         let (directory, start) = (&self.directory, &self.start);
         registry.restore(directory, &start.root, &start.sections)?;
+        // There may be nothing behind it to replay.
+        directory.applied.lock().position = start.captured;
         let replay = Replay {
             captured: start.captured,
         };

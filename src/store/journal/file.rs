@@ -228,6 +228,7 @@ impl FileJournal {
             queue_bytes: self.inbox.queued_bytes.load(Ordering::Relaxed),
             live_bytes: self.ledger.lock().live(),
             files,
+            live_files: self.pool.live_files(),
             spare_files,
             short_of_space,
         }
@@ -287,6 +288,10 @@ impl Journal for FileJournal {
 
     fn short_of_space(&self) -> bool {
         self.pool.figures().2
+    }
+
+    fn live_files(&self) -> u64 {
+        self.pool.live_files()
     }
 
     fn live_bytes(&self) -> u64 {

@@ -354,6 +354,11 @@ impl Pool {
         )
     }
 
+    /// Files that hold live groups, or are written to.
+    pub(super) fn live_files(&self) -> u64 {
+        self.live.load(Ordering::Relaxed)
+    }
+
     /// Ends [`Pool::run`] soon.
     pub(super) fn close(&self) {
         self.state.lock().closing = true;

@@ -133,6 +133,10 @@ pub trait Journal: Send + Sync {
     fn stats(&self) -> JournalStats {
         JournalStats::default()
     }
+    /// Files that hold it, and the one that is being written.
+    fn live_files(&self) -> u64 {
+        1
+    }
     /// No space was found for the next journal file: nothing should be appended that can wait.
     fn short_of_space(&self) -> bool {
         false

@@ -77,6 +77,8 @@ pub struct JournalStats {
     pub live_bytes: u64,
     /// Journal files, those kept for reuse included.
     pub files: u64,
+    /// Files that hold it, and the one that is being written.
+    pub live_files: u64,
     /// Files ready for reuse.
     pub spare_files: u64,
     /// No space was found for the next journal file; the write gate should close until it is.

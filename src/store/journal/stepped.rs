@@ -253,6 +253,10 @@ impl Journal for SteppedJournal {
         self.ledger.lock().trim(trimmed);
     }
 
+    fn live_files(&self) -> u64 {
+        self.pool.live_files()
+    }
+
     fn live_bytes(&self) -> u64 {
         self.ledger.lock().live()
     }
