@@ -273,6 +273,21 @@ fn compact(mut value: u32) -> Vec<u8> {
     out
 }
 
+/// What `f` gives, and the bytes that it allocates. The counter counts all threads, and that of the
+/// test harness allocates now and then: what goes beyond `limit` counts if it comes again.
+fn allocated<T>(limit: usize, f: impl Fn() -> T) -> (T, usize) {
+    let once = || {
+        let before = Region::new(ALLOCATOR);
+        let given = f();
+        (given, before.change().bytes_allocated)
+    };
+    let first = once();
+    match first.1 > limit {
+        true => (first.0, first.1.min(once().1).min(once().1)),
+        false => first,
+    }
+}
+
 #[derive(Default)]
 struct Tally {
     requests: usize,
@@ -285,9 +300,7 @@ impl Tally {
     /// Runs one body through the guard and, if it passes, through the decoder.
     fn run(&mut self, row: &ApiRow, version: i16, body: Vec<u8>, what: &str) -> bool {
         self.requests += 1;
-        let before = Region::new(ALLOCATOR);
-        let checked = guard::check(row, version, &body);
-        let guarded = before.change().bytes_allocated;
+        let (checked, guarded) = allocated(0, || guard::check(row, version, &body));
         assert_eq!(
             guarded, 0,
             "the guard itself allocates for {} {version} {what}",
@@ -296,10 +309,8 @@ impl Tally {
         let Ok(checked) = checked else { return false };
         self.accepted += 1;
         let body = Bytes::from(body);
-        let before = Region::new(ALLOCATOR);
-        let decoded = decode(row.api, version, body);
-        let allocated = before.change().bytes_allocated;
         let limit = checked.decoded_bytes() + ERROR_BYTES;
+        let (decoded, allocated) = allocated(limit, || decode(row.api, version, body.clone()));
         assert!(
             allocated <= limit,
             "{} {version}, {what}: decoding {} elements allocated {allocated}, limit {limit}",
