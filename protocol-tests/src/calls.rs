@@ -1,7 +1,11 @@
 //! The requests most tests need, in short form, over a plain connection.
 
 use bytes::Bytes;
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::fetch_response::PartitionData;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
@@ -10,8 +14,9 @@ use kafka_protocol::messages::metadata_response::MetadataResponseTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::produce_response::PartitionProduceResponse;
 use kafka_protocol::messages::{
-    BrokerId, CreateTopicsRequest, DeleteTopicsRequest, FetchRequest, GroupId, ListOffsetsRequest,
-    MetadataRequest, ProduceRequest, TopicName,
+    BrokerId, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest,
+    DeleteTopicsRequest, FetchRequest, GroupId, ListOffsetsRequest, MetadataRequest,
+    ProduceRequest, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -79,6 +84,34 @@ pub fn delete_topic(wire: &mut Wire, name: &str) -> i16 {
         .with_topic_names(vec![topic_name(name)])
         .with_timeout_ms(30_000);
     wire.call(5, &request).responses[0].error_code
+}
+
+/// Grows a topic to `count` partitions and returns the error code.
+pub fn grow_topic(wire: &mut Wire, name: &str, count: i32) -> i16 {
+    let topic = CreatePartitionsTopic::default()
+        .with_name(topic_name(name))
+        .with_count(count)
+        .with_assignments(None);
+    let request = CreatePartitionsRequest::default()
+        .with_topics(vec![topic])
+        .with_timeout_ms(30_000);
+    wire.call(3, &request).results[0].error_code
+}
+
+/// Deletes a partition's records before `offset` (all of them for -1); returns the error code and
+/// the low watermark.
+pub fn delete_records(wire: &mut Wire, topic: &str, partition: i32, offset: i64) -> (i16, i64) {
+    let partition = DeleteRecordsPartition::default()
+        .with_partition_index(partition)
+        .with_offset(offset);
+    let topic = DeleteRecordsTopic::default()
+        .with_name(topic_name(topic))
+        .with_partitions(vec![partition]);
+    let request = DeleteRecordsRequest::default()
+        .with_topics(vec![topic])
+        .with_timeout_ms(30_000);
+    let answer = wire.call(1, &request).topics.remove(0).partitions.remove(0);
+    (answer.error_code, answer.low_watermark)
 }
 
 /// What Metadata says about one topic, without creating it.

@@ -4,15 +4,10 @@
 //! The folders in `golden` beside this crate are such directories, each written by the first release
 //! that had its formats; every later one has to read them.
 
-use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
-use kafka_protocol::messages::delete_records_request::{
-    DeleteRecordsPartition, DeleteRecordsTopic,
-};
-use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
-use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::incremental_alter_configs_request::{
     AlterConfigsResource, AlterableConfig,
 };
@@ -21,9 +16,9 @@ use kafka_protocol::messages::offset_commit_request::{
 };
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
 use kafka_protocol::messages::{
-    CreatePartitionsRequest, DeleteRecordsRequest, DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest, OffsetCommitRequest, OffsetFetchRequest,
+    DescribeConfigsRequest, IncrementalAlterConfigsRequest, OffsetCommitRequest, OffsetFetchRequest,
 };
+use serde_json::Value;
 
 use crate::batch::Batch;
 use crate::calls::*;
@@ -98,7 +93,7 @@ pub fn fill(server: &mut Server) {
         reshape(server, part);
         write(&mut wire, &server.address(), part);
         if part == 1 {
-            delete_records(&mut wire, "orders", 1, 7);
+            assert_eq!(delete_records(&mut wire, "orders", 1, 7).0, 0);
         }
         commit(&mut wire, part);
         drop(wire);
@@ -128,13 +123,7 @@ fn create(wire: &mut Wire) {
 
 fn change(wire: &mut Wire) {
     assert_eq!(delete_topic(wire, "deleted"), 0);
-    let grown = CreatePartitionsTopic::default()
-        .with_name(topic_name("grown"))
-        .with_count(4);
-    let request = CreatePartitionsRequest::default()
-        .with_topics(vec![grown])
-        .with_timeout_ms(30_000);
-    assert_eq!(wire.call(3, &request).results[0].error_code, 0);
+    assert_eq!(grow_topic(wire, "grown", 4), 0);
     await_topic(wire, "grown", 4);
     set_config(wire, 4, "", "log.retention.bytes", "123456789");
     set_config(wire, 2, "stamped", "max.message.bytes", "60000");
@@ -255,20 +244,6 @@ fn producer_batch(topic: &str, partition: i32, part: i64, half: usize, values: &
     }
     let sequence = part * RECORDS + half as i64 * RECORDS / 2;
     batch.from_producer(77, 3, sequence as i32)
-}
-
-fn delete_records(wire: &mut Wire, topic: &str, partition: i32, before: i64) {
-    let partition = DeleteRecordsPartition::default()
-        .with_partition_index(partition)
-        .with_offset(before);
-    let topic = DeleteRecordsTopic::default()
-        .with_name(topic_name(topic))
-        .with_partitions(vec![partition]);
-    let request = DeleteRecordsRequest::default()
-        .with_topics(vec![topic])
-        .with_timeout_ms(30_000);
-    let answer = wire.call(2, &request);
-    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
 }
 
 fn commit(wire: &mut Wire, part: i64) {

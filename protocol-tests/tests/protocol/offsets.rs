@@ -1,9 +1,5 @@
 //! ListOffsets: by time, special timestamps, inside compressed batches; DeleteRecords.
 
-use kafka_protocol::messages::DeleteRecordsRequest;
-use kafka_protocol::messages::delete_records_request::{
-    DeleteRecordsPartition, DeleteRecordsTopic,
-};
 use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
 use protocol_tests::wire::Wire;
@@ -18,20 +14,6 @@ fn found(offset: i64, timestamp: i64) -> FoundOffset {
         offset,
         timestamp,
     }
-}
-
-fn delete_records(wire: &mut Wire, topic: &str, offset: i64) -> (i16, i64) {
-    let partition = DeleteRecordsPartition::default()
-        .with_partition_index(0)
-        .with_offset(offset);
-    let topic = DeleteRecordsTopic::default()
-        .with_name(topic_name(topic))
-        .with_partitions(vec![partition]);
-    let request = DeleteRecordsRequest::default()
-        .with_topics(vec![topic])
-        .with_timeout_ms(30_000);
-    let answer = wire.call(1, &request).topics.remove(0).partitions.remove(0);
-    (answer.error_code, answer.low_watermark)
 }
 
 #[test]
@@ -122,7 +104,7 @@ fn deleted_records_are_gone_and_the_log_starts_behind_them() {
     for time in 1..=10 {
         produce(&mut wire, &topic, 0, &Batch::at(&[(time, "x")]));
     }
-    assert_eq!(delete_records(&mut wire, &topic, 4), (0, 4));
+    assert_eq!(delete_records(&mut wire, &topic, 0, 4), (0, 4));
     assert_eq!(list_offsets(&mut wire, &topic, 0, -2), found(4, -1));
     assert_eq!(
         list_offsets(&mut wire, &topic, 0, 1),
@@ -137,13 +119,16 @@ fn deleted_records_are_gone_and_the_log_starts_behind_them() {
         (0, 4, 10)
     );
     assert_eq!(
-        delete_records(&mut wire, &topic, 2),
+        delete_records(&mut wire, &topic, 0, 2),
         (0, 4),
         "the start never goes back"
     );
-    assert_eq!(delete_records(&mut wire, &topic, 11).0, OFFSET_OUT_OF_RANGE);
     assert_eq!(
-        delete_records(&mut wire, &topic, -1),
+        delete_records(&mut wire, &topic, 0, 11).0,
+        OFFSET_OUT_OF_RANGE
+    );
+    assert_eq!(
+        delete_records(&mut wire, &topic, 0, -1),
         (0, 10),
         "-1 is the high watermark"
     );
@@ -164,7 +149,7 @@ fn a_reader_at_the_log_start_sees_records_or_out_of_range_while_records_are_dele
             for _ in 0..150 {
                 let batch = Batch::of(&["a", "b", "c"]);
                 let end = produce(&mut wire, &topic, 0, &batch).base_offset + 3;
-                assert_eq!(delete_records(&mut wire, &topic, (end - 4).max(0)).0, 0);
+                assert_eq!(delete_records(&mut wire, &topic, 0, (end - 4).max(0)).0, 0);
             }
         }
     });

@@ -2,14 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
-use kafka_protocol::messages::delete_records_request::{
-    DeleteRecordsPartition, DeleteRecordsTopic,
-};
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::{
-    CreatePartitionsRequest, DeleteRecordsRequest, DescribeConfigsRequest, InitProducerIdRequest,
-    MetadataRequest, ProducerId,
+    DescribeConfigsRequest, InitProducerIdRequest, MetadataRequest, ProducerId,
 };
 use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
@@ -88,14 +83,7 @@ fn topics_configs_and_ids_are_what_they_were() {
         let mut wire = Wire::connect(&server.address());
         let kept = new_topic(&mut wire, 2, &[("retention.ms", "123456789")]);
         let deleted = new_topic(&mut wire, 1, &[]);
-        let growth = CreatePartitionsTopic::default()
-            .with_name(topic_name(&kept))
-            .with_count(6)
-            .with_assignments(None);
-        let growth = CreatePartitionsRequest::default()
-            .with_topics(vec![growth])
-            .with_timeout_ms(30_000);
-        assert_eq!(wire.call(2, &growth).results[0].error_code, 0);
+        assert_eq!(grow_topic(&mut wire, &kept, 6), 0);
         assert_eq!(delete_topic(&mut wire, &deleted), 0);
         let id = describe_topic(&mut wire, &kept).topic_id;
         let cluster = cluster_id(&mut wire);
@@ -133,16 +121,7 @@ fn the_log_start_does_not_go_back() {
         for _ in 0..10 {
             produce(&mut wire, &topic, 0, &Batch::of(&["x"]));
         }
-        let partition = DeleteRecordsPartition::default()
-            .with_partition_index(0)
-            .with_offset(6);
-        let records = DeleteRecordsTopic::default()
-            .with_name(topic_name(&topic))
-            .with_partitions(vec![partition]);
-        let request = DeleteRecordsRequest::default()
-            .with_topics(vec![records])
-            .with_timeout_ms(30_000);
-        assert_eq!(wire.call(1, &request).topics[0].partitions[0].error_code, 0);
+        assert_eq!(delete_records(&mut wire, &topic, 0, 6).0, 0);
         restart(server);
         let mut wire = Wire::connect(&server.address());
         assert_eq!(list_offsets(&mut wire, &topic, 0, -2).offset, 6);

@@ -8,11 +8,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
-use kafka_protocol::messages::delete_records_request::{
-    DeleteRecordsPartition, DeleteRecordsTopic,
-};
-use kafka_protocol::messages::{CreatePartitionsRequest, DeleteRecordsRequest};
 use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
 use protocol_tests::server::free_port;
@@ -133,36 +128,11 @@ fn await_writable(server: &Server, wire: &mut Wire, topic: &str) {
     assert_eq!(answer.error_code, 0);
 }
 
-fn delete_all_records(wire: &mut Wire, topic: &str) {
-    let partition = DeleteRecordsPartition::default()
-        .with_partition_index(0)
-        .with_offset(-1);
-    let topic = DeleteRecordsTopic::default()
-        .with_name(topic_name(topic))
-        .with_partitions(vec![partition]);
-    let request = DeleteRecordsRequest::default()
-        .with_topics(vec![topic])
-        .with_timeout_ms(30_000);
-    let answer = wire.call(1, &request);
-    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
-}
-
-fn grow(wire: &mut Wire, topic: &str, count: i32) -> i16 {
-    let topic = CreatePartitionsTopic::default()
-        .with_name(topic_name(topic))
-        .with_count(count)
-        .with_assignments(None);
-    let request = CreatePartitionsRequest::default()
-        .with_topics(vec![topic])
-        .with_timeout_ms(30_000);
-    wire.call(3, &request).results[0].error_code
-}
-
 /// What is refused and what is not while the disk is full.
 fn check_full(wire: &mut Wire, topic: &str, kept: i64) {
     assert_eq!(create_topic(wire, "new", 1, &[]), KAFKA_STORAGE_ERROR);
     assert_eq!(create_topic(wire, topic, 1, &[]), 36, "it exists");
-    assert_eq!(grow(wire, topic, 2), KAFKA_STORAGE_ERROR);
+    assert_eq!(grow_topic(wire, topic, 2), KAFKA_STORAGE_ERROR);
     assert_eq!(list_offsets(wire, topic, 0, -1).offset, kept);
     let found = fetch(wire, topic, 0, Wanted::from(kept - 1));
     let records = found.records.unwrap_or_default();
@@ -182,7 +152,7 @@ fn it_comes_back_after_deletions_also_after_a_kill() {
     let taken = fill(&server, &mut wire, "a");
     assert!(taken >= 60, "{taken} batches");
     check_full(&mut wire, "a", taken);
-    delete_all_records(&mut wire, "a");
+    assert_eq!(delete_records(&mut wire, "a", 0, -1).0, 0);
     await_writable(&server, &mut wire, "a");
 
     let taken = fill(&server, &mut wire, "b");
@@ -199,7 +169,7 @@ fn it_comes_back_after_deletions_also_after_a_kill() {
     assert_eq!(delete_topic(&mut wire, "b"), 0);
     await_writable(&server, &mut wire, "a");
     assert_eq!(create_topic(&mut wire, "new", 1, &[]), 0);
-    assert_eq!(grow(&mut wire, "a", 2), 0);
+    assert_eq!(grow_topic(&mut wire, "a", 2), 0);
 
     // Writes and restarts go on with what the last deletion left.
     assert!(server.terminate());

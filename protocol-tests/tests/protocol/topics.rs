@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::alter_configs_request as alter;
-use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
 use kafka_protocol::messages::create_topics_response::CreatableTopicResult;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
@@ -11,9 +10,9 @@ use kafka_protocol::messages::describe_configs_response::DescribeConfigsResource
 use kafka_protocol::messages::incremental_alter_configs_request as incremental;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{
-    AlterConfigsRequest, BrokerId, CreatePartitionsRequest, CreateTopicsRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeTopicPartitionsRequest,
-    IncrementalAlterConfigsRequest, MetadataRequest, describe_topic_partitions_request,
+    AlterConfigsRequest, BrokerId, CreateTopicsRequest, DescribeClusterRequest,
+    DescribeConfigsRequest, DescribeTopicPartitionsRequest, IncrementalAlterConfigsRequest,
+    MetadataRequest, describe_topic_partitions_request,
 };
 use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
@@ -56,17 +55,6 @@ fn plain(name: &str, partitions: i32, replication: i16) -> CreatableTopic {
         .with_name(topic_name(name))
         .with_num_partitions(partitions)
         .with_replication_factor(replication)
-}
-
-fn grow(wire: &mut Wire, name: &str, count: i32) -> i16 {
-    let topic = CreatePartitionsTopic::default()
-        .with_name(topic_name(name))
-        .with_count(count)
-        .with_assignments(None);
-    let request = CreatePartitionsRequest::default()
-        .with_topics(vec![topic])
-        .with_timeout_ms(30_000);
-    wire.call(2, &request).results[0].error_code
 }
 
 fn configs(
@@ -368,7 +356,7 @@ fn partitions_are_added_and_never_taken_away() {
         0
     );
     for count in [4, 5] {
-        assert_eq!(grow(&mut wire, &topic, count), 0);
+        assert_eq!(grow_topic(&mut wire, &topic, count), 0);
         await_topic(&mut wire, &topic, count);
         assert_eq!(
             describe_topic(&mut wire, &topic).partitions.len() as i32,
@@ -385,13 +373,13 @@ fn partitions_are_added_and_never_taken_away() {
     );
     for count in [5, 3, 0, -1] {
         assert_eq!(
-            grow(&mut wire, &topic, count),
+            grow_topic(&mut wire, &topic, count),
             INVALID_PARTITIONS,
             "to {count}"
         );
     }
     assert_eq!(
-        grow(&mut wire, &unique("missing"), 3),
+        grow_topic(&mut wire, &unique("missing"), 3),
         UNKNOWN_TOPIC_OR_PARTITION
     );
 }
