@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::catalog::{Image, Topic};
 use crate::partition::directory::Directory;
 use crate::partition::registry::Registry;
-use crate::partition::verify::{self, Finding, LINEAGE_ADVICE, REPORT_ADVICE, RESTORE, Report};
+use crate::partition::verify::{self, LINEAGE_ADVICE, REPORT_ADVICE, RESTORE, Report};
 use crate::store::segment::file_path;
 use crate::types::PartitionKey;
 
@@ -120,15 +120,7 @@ fn check_partition(report: &mut Report, registry: &Registry, topic: &Topic, inde
         }
     }
     for what in wrong.into_iter().filter(|_| is_there(registry, topic)) {
-        report.damage.push(Finding {
-            file: None,
-            topic: Some(topic.name.to_string()),
-            partition: Some(index),
-            first_offset: None,
-            last_offset: None,
-            what: format!("{}-{index}: {what}", topic.name),
-            advice: REPORT_ADVICE.to_owned(),
-        });
+        report.partition_damage(topic, index, None, &what, REPORT_ADVICE);
     }
 }
 

@@ -445,15 +445,8 @@ impl Check<'_> {
         range: Option<(Offset, Offset)>,
         what: String,
     ) {
-        self.report.damage.push(Finding {
-            file: None,
-            topic: Some(topic.name.to_string()),
-            partition: Some(key.index),
-            first_offset: range.map(|(start, _)| start),
-            last_offset: range.map(|(_, end)| end - 1),
-            what: format!("{}-{}: {what}", topic.name, key.index),
-            advice: SEGMENT_ADVICE.to_owned(),
-        });
+        self.report
+            .partition_damage(topic, key.index, range, &what, SEGMENT_ADVICE);
     }
 }
 

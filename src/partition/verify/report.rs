@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::Topic;
 use crate::types::Offset;
 
 /// One thing that is wrong.
@@ -69,6 +70,27 @@ impl Report {
         for note in self.notes.iter_mut().skip(behind.notes.len()) {
             *note = format!("{name}: {note}");
         }
+    }
+
+    /// Notes something that is wrong with a partition, and with which of its offsets (the end is
+    /// exclusive) if that is known.
+    pub(in crate::partition) fn partition_damage(
+        &mut self,
+        topic: &Topic,
+        index: u32,
+        range: Option<(Offset, Offset)>,
+        what: &str,
+        advice: &str,
+    ) {
+        self.damage.push(Finding {
+            file: None,
+            topic: Some(topic.name.to_string()),
+            partition: Some(index),
+            first_offset: range.map(|(start, _)| start),
+            last_offset: range.map(|(_, end)| end - 1),
+            what: format!("{}-{index}: {what}", topic.name),
+            advice: advice.to_owned(),
+        });
     }
 
     /// Notes something that is wrong with no offsets of its own.
