@@ -242,8 +242,12 @@ fn done_before(
     else {
         return None;
     };
-    let sizes = opened.iter().map(|id| known.get(id).map(|s| s.slots));
-    let same = was == sealed && sizes.eq(slots.iter().map(|n| Some(*n)));
+    let opened_as = |slots_of: fn(&ShardSpan) -> u32| {
+        let sizes = opened.iter().map(|id| known.get(id).map(|s| slots_of(s)));
+        sizes.eq(slots.iter().map(|n| Some(*n)))
+    };
+    // A growth since has cut each slot into more.
+    let same = was == sealed && (opened_as(|s| s.slots) || opened_as(ShardSpan::slots_at_birth));
     same.then(|| Decision::Done {
         epoch,
         opened: opened.clone(),

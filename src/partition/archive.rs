@@ -5,7 +5,7 @@
 //! the journal forget them too. A file may be ahead of what a crash leaves of the journal: what the
 //! image still has counts, and a later block of a file counts before an earlier one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::catalog::{Image, Topic, decode_epoch, encode_epoch};
 use crate::partition::registry::Registry;
 use crate::shard::{Forgotten, ShardSpan};
 use crate::store::lineage::{Block, LineageStore, path};
-use crate::types::TopicNo;
+use crate::types::{ShardId, TopicNo};
 
 /// Bytes of one topic's waiting epochs that are worth a write.
 const TOPIC_BYTES: usize = 16 << 10;
@@ -225,32 +225,71 @@ impl Registry {
     /// oldest first, with the shards that each of them sealed. Reads the disk. What is damaged
     /// there is missing.
     pub fn old_epochs(&self, no: TopicNo, before: u32, most: usize) -> io::Result<Vec<Forgotten>> {
-        let mut found: BTreeMap<u32, Forgotten> = BTreeMap::new();
-        for epoch in self.archive.of(no) {
-            found.insert(epoch.record.epoch, epoch);
-        }
-        let image = self.catalog.image();
-        let limit = image
-            .topic_by_no(no)
-            .map_or(0, |topic| oldest(topic))
-            .min(before);
-        let scan = self.archive.store.scan(no)?;
-        // Newest blocks first: what a later one says of an epoch counts.
-        for block in scan.blocks.iter().rev() {
-            if found.range(..limit).count() >= most {
-                break;
+        let mut found = Vec::new();
+        self.visit_old_epochs(no, before, &mut |epoch| {
+            found.extend((found.len() < most).then_some(epoch));
+            found.len() < most
+        })?;
+        found.reverse();
+        Ok(found)
+    }
+
+    /// Of those epochs the ones that sealed one of these shards.
+    pub fn old_epochs_of(
+        &self,
+        no: TopicNo,
+        before: u32,
+        shards: &[ShardId],
+    ) -> io::Result<Vec<Forgotten>> {
+        let mut wanted: BTreeSet<ShardId> = shards.iter().copied().collect();
+        let mut found = Vec::new();
+        self.visit_old_epochs(no, before, &mut |epoch| {
+            let sealed = epoch.sealed.iter().map(|shard| wanted.remove(&shard.id));
+            if sealed.fold(false, |any, this| any | this) {
+                found.push(epoch);
             }
-            if *block.epochs.start() < limit
-                && let Ok(epochs) = self.archive.read(no, block)?
-            {
-                for epoch in epochs {
-                    found.entry(epoch.record.epoch).or_insert(epoch);
+            !wanted.is_empty()
+        })?;
+        found.reverse();
+        Ok(found)
+    }
+
+    /// Shows epochs of a topic below `before` that are not in memory any more, the newest first,
+    /// until `visit` has seen enough.
+    fn visit_old_epochs(
+        &self,
+        no: TopicNo,
+        before: u32,
+        visit: &mut dyn FnMut(Forgotten) -> bool,
+    ) -> io::Result<()> {
+        let waiting = self.archive.of(no);
+        let image = self.catalog.image();
+        let oldest = image.topic_by_no(no).map_or(0, |topic| oldest(topic));
+        // Newest blocks first: what a later one says of an epoch counts.
+        let mut below = oldest.min(before);
+        let mut show = |epochs: Vec<Forgotten>| {
+            for epoch in epochs.into_iter().rev() {
+                if epoch.record.epoch < below {
+                    below = epoch.record.epoch;
+                    if !visit(epoch) {
+                        return false;
+                    }
                 }
             }
+            true
+        };
+        if !show(waiting) {
+            return Ok(());
         }
-        found.split_off(&limit);
-        let surplus = found.len().saturating_sub(most);
-        Ok(found.into_values().skip(surplus).collect())
+        let scan = self.archive.store.scan(no)?;
+        for block in scan.blocks.iter().rev() {
+            if let Ok(epochs) = self.archive.read(no, block)?
+                && !show(epochs)
+            {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// What is wrong with a topic's lineage file, if anything: each epoch that the image has

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use super::layout::{Layout, ShardSpan};
+use super::layout::ShardSpan;
+use super::range::HashRange;
 
 /// Why a shard can't be cut like that.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -61,20 +62,19 @@ pub fn at_slot(shard: &ShardSpan, slot: u32) -> Result<Vec<u32>, CutError> {
     Ok(vec![slot - shard.first_slot, shard.end_slot() - slot])
 }
 
-/// Slots of the two parts that meet at the boundary between slots which is nearest to `hash`.
-pub fn at_hash(layout: &Layout, shard: &ShardSpan, hash: u128) -> Result<Vec<u32>, CutError> {
+/// Slots of the two parts that meet at the boundary between slots which is nearest to `hash`, in a
+/// topic of so many partitions.
+pub fn at_hash(partitions: u32, shard: &ShardSpan, hash: u128) -> Result<Vec<u32>, CutError> {
     check(shard.slots, 2)?;
-    let range = layout.range_of(shard);
+    let range = HashRange::of_slots(shard.first_slot, shard.slots, partitions);
     if !range.contains(hash) {
         let range = range.to_string();
         return Err(CutError::HashOutside { hash, range });
     }
-    let partitions = layout.partitions_of(shard).iter().skip(1);
-    let begins = partitions.filter_map(|p| Some(layout.range_of_partition(*p)?.begin));
-    let nearest = (shard.first_slot + 1..)
-        .zip(begins)
-        .min_by_key(|(_, begin)| begin.abs_diff(hash));
-    at_slot(shard, nearest.map_or(shard.first_slot, |(slot, _)| slot))
+    let begin = |slot: &u32| HashRange::of_slots(*slot, 1, partitions).begin;
+    let nearest =
+        (shard.first_slot + 1..shard.end_slot()).min_by_key(|slot| begin(slot).abs_diff(hash));
+    at_slot(shard, nearest.unwrap_or(shard.first_slot))
 }
 
 /// Slots of `parts` parts whose loads are as near to one another as whole slots allow: the i-th cut
@@ -134,6 +134,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::shard::Layout;
     use crate::types::ShardId;
 
     proptest! {
@@ -189,8 +190,8 @@ mod tests {
             let shard = &layout.shards()[1];
             let slot = shard.first_slot + 1 + at % (shard.slots - 1);
             let hash = layout.range_of_partition(layout.slots()[slot as usize]).unwrap().begin;
-            prop_assert_eq!(at_hash(&layout, shard, hash + off), at_slot(shard, slot));
-            prop_assert_eq!(at_hash(&layout, shard, hash - off), at_slot(shard, slot));
+            prop_assert_eq!(at_hash(count, shard, hash + off), at_slot(shard, slot));
+            prop_assert_eq!(at_hash(count, shard, hash - off), at_slot(shard, slot));
             prop_assert_eq!(parse_hash(&format!("{hash:032x}")), Ok(hash));
         }
     }
@@ -202,7 +203,7 @@ mod tests {
         assert_eq!(at_slot(shard, 4), Ok(vec![1, 2]));
         assert!(at_slot(shard, 3).is_err() && at_slot(shard, 6).is_err());
         assert!(matches!(
-            at_hash(&layout, shard, 5),
+            at_hash(6, shard, 5),
             Err(CutError::HashOutside { .. })
         ));
         assert_eq!(evenly(3, 4), Err(CutError::TooSmall { slots: 3, parts: 4 }));

@@ -8,6 +8,7 @@ pub mod cut;
 mod growth;
 mod layout;
 pub mod partitioner;
+mod past;
 mod range;
 mod reshape;
 
@@ -18,4 +19,5 @@ pub use layout::{
     EpochEvent, EpochRecord, Forgotten, Layout, LayoutError, LayoutParts, Link, MAX_EPOCHS,
     MAX_STARTS, Parent, ShardSpan, ShardState,
 };
+pub use past::PastReshape;
 pub use range::HashRange;

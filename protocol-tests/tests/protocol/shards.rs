@@ -191,6 +191,14 @@ fn the_lineage_is_the_same_after_a_kill() {
     assert_eq!(code, 0, "{text}");
 }
 
+/// The shards that come of a change.
+fn ids(view: &Value) -> Vec<u64> {
+    let after = view["after"].as_array().expect("shards").iter();
+    after
+        .map(|shard| shard["id"].as_u64().expect("an id"))
+        .collect()
+}
+
 #[test]
 fn a_dry_run_changes_nothing_and_a_repetition_is_safe() {
     let gateway = Gateway::start();
@@ -210,15 +218,71 @@ fn a_dry_run_changes_nothing_and_a_repetition_is_safe() {
     assert_eq!(done["repeated"], Value::Bool(false));
     let repeated = gateway.json(&["split", &topic, &shard]);
     assert_eq!(repeated["repeated"], Value::Bool(true));
-    let ids = |view: &Value| -> Vec<u64> {
-        let after = view["after"].as_array().expect("shards").iter();
-        after
-            .map(|shard| shard["id"].as_u64().expect("an id"))
-            .collect()
-    };
     assert_eq!(ids(&repeated), ids(&done));
     assert_eq!(gateway.open_shards(&topic), ids(&done));
     assert_eq!(repeated["epoch"], done["epoch"]);
+}
+
+/// Whatever became of the shards since: of so many partitions few epochs stay in memory.
+#[test]
+fn a_change_is_answered_as_it_was_then_after_merges_growth_and_when_only_the_disk_knows_it() {
+    let gateway = Gateway::start();
+    let mut wire = Wire::connect(&gateway.server.address());
+    let topic = new_topic(&mut wire, 9_999, &[]);
+    let first = gateway.open_shards(&topic)[0].to_string();
+    let mut done: Vec<(Vec<String>, Value)> = Vec::new();
+    let mut change = |arguments: &[&str]| {
+        let view = gateway.json(arguments);
+        assert_eq!(view["repeated"], Value::Bool(false), "{arguments:?}");
+        let arguments = arguments.iter().map(|a| (*a).to_owned());
+        let view = Value::from_iter([("epoch", view["epoch"].clone()), ("ids", ids(&view).into())]);
+        done.push((arguments.collect(), view.clone()));
+        let ids = view["ids"].as_array().expect("ids").iter();
+        ids.map(Value::to_string).collect::<Vec<_>>()
+    };
+    let three = change(&["split", &topic, &first, "--into", "3"]);
+    let cut = change(&["split", &topic, &three[1], "--at", "slot:4001"]);
+    let left = change(&["split", &topic, &cut[0], "--at", "load"]);
+    let hash = "4c000000000000000000000000000000";
+    let right = change(&[
+        "split",
+        &topic,
+        &three[0],
+        "--at",
+        &format!("hash:{hash}")[..],
+    ]);
+    let mut one = change(&["merge", &topic, &left[1], &cut[1], &three[2]]);
+    assert_eq!(grow_topic(&mut wire, &topic, 19_998), 0);
+    let grown = one[0].clone();
+    for _ in 0..6 {
+        let two = change(&["split", &topic, &one[0]]);
+        one = change(&["merge", &topic, &two[0], &two[1]]);
+    }
+    let lineage = gateway.json(&["lineage", &topic]);
+    let oldest = lineage["epochs"][0]["epoch"].as_u64();
+    assert!(oldest > Some(4), "{oldest:?} is not forgotten");
+    let open = gateway.open_shards(&topic);
+    for (arguments, then) in &done {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        for how in [&[][..], &["--dry-run"]] {
+            let view = gateway.json(&[&arguments, how].concat());
+            assert_eq!(view["repeated"], Value::Bool(true), "{arguments:?}");
+            assert_eq!(view["epoch"], then["epoch"], "{arguments:?}");
+            assert_eq!(Value::from(ids(&view)), then["ids"], "{arguments:?}");
+        }
+    }
+    for other in [
+        &["split", &topic, &first][..],
+        &["split", &topic, &three[1], "--at", "slot:4002"],
+        &["merge", &topic, &right[0], &grown],
+    ] {
+        let (code, text) = gateway.shards(other);
+        assert!(
+            code == 1 && text.contains("sealed since"),
+            "{other:?}: {text}"
+        );
+    }
+    assert_eq!(gateway.open_shards(&topic), open);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::views::{ChangeRequest, ChangeView, ShardNow, ShardView, hex};
-use super::{Refusal, explain, look};
+use super::{Refusal, explain, look, repeat};
 use crate::broker::Broker;
 use crate::catalog::Topic;
 use crate::shard::{HashRange, Layout, ShardSpan, cut};
@@ -16,6 +16,9 @@ pub(super) fn reshape(
     request: &ChangeRequest,
 ) -> Result<ChangeView, Refusal> {
     let topic = look::find(broker, name)?;
+    if let Some(view) = repeat::done_before(broker, &topic, request)? {
+        return Ok(view);
+    }
     let spans = named(&topic.layout, name, &request.shards)?;
     let parts = parts(broker, &topic, &spans, request)?;
     let before: Vec<ShardView> = spans
@@ -107,9 +110,8 @@ fn cut_at(broker: &Broker, topic: &Topic, span: &ShardSpan, at: &str) -> Result<
         Some(("even", parts)) => cut::evenly(span.slots, number(parts)?),
         Some(("load", parts)) => cut::by_load(&loads(broker, topic, span), number(parts)?),
         Some(("slot", slot)) => cut::at_slot(span, number(slot)?),
-        Some(("hash", hash)) => {
-            cut::parse_hash(hash).and_then(|hash| cut::at_hash(&topic.layout, span, hash))
-        }
+        Some(("hash", hash)) => cut::parse_hash(hash)
+            .and_then(|hash| cut::at_hash(topic.layout.partitions(), span, hash)),
         _ => {
             return Err(Refusal::bad(format!(
                 "{at} is no place to cut: take middle, load, slot:N, hash:HEX, even:N or load:N"
@@ -119,7 +121,7 @@ fn cut_at(broker: &Broker, topic: &Topic, span: &ShardSpan, at: &str) -> Result<
     parts.map_err(Refusal::conflict)
 }
 
-fn number(text: &str) -> Result<u32, Refusal> {
+pub(super) fn number(text: &str) -> Result<u32, Refusal> {
     text.parse()
         .map_err(|_| Refusal::bad(format!("{text} is no whole number")))
 }
@@ -139,7 +141,8 @@ fn loads(broker: &Broker, topic: &Topic, span: &ShardSpan) -> Vec<u64> {
     partitions.map(|index| of(index).unwrap_or(0)).collect()
 }
 
-fn shown(broker: &Broker, topic: &Topic, span: &ShardSpan) -> ShardView {
+/// A shard, with what it carries if it is open.
+pub(super) fn shown(broker: &Broker, topic: &Topic, span: &ShardSpan) -> ShardView {
     match topic.layout.shards().iter().any(|open| open.id == span.id) {
         true => look::open_shard(broker, topic, span),
         false => ShardView::of(&topic.layout, span),

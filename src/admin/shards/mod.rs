@@ -30,6 +30,7 @@ use crate::partition::verify_live::verify_live;
 mod change;
 pub mod explain;
 mod look;
+mod repeat;
 pub mod views;
 
 /// The running gateway, as the admin port needs it.

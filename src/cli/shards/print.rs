@@ -77,8 +77,8 @@ fn row(shard: &ShardView) -> Vec<String> {
 pub fn change(view: &ChangeView) -> String {
     let mut out = String::new();
     let state = match (view.dry_run, view.repeated) {
-        (true, _) => "would be (nothing was changed)",
-        (false, true) => "were put in their place before; nothing was changed now",
+        (true, false) => "would be (nothing was changed)",
+        (_, true) => "were put in their place before; nothing was changed now",
         (false, false) => "are in their place now",
     };
     let old: Vec<u64> = view.before.iter().map(|s| s.id).collect();

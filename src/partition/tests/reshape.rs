@@ -354,6 +354,11 @@ fn old_epochs_go_to_disk_and_with_their_topic() {
         assert!(old.iter().skip(1).all(|e| !e.sealed.is_empty()));
         let some = registry.old_epochs(topic.no, 50, 7).expect("read");
         assert!(some.iter().map(|e| e.record.epoch).eq(43..50));
+        for epoch in [&old[1], &old[40], &old[old.len() - 1]] {
+            let sealed: Vec<_> = epoch.sealed.iter().map(|shard| shard.id).collect();
+            let found = registry.old_epochs_of(topic.no, u32::MAX, &sealed);
+            assert_eq!(found.expect("read"), [epoch.clone()]);
+        }
     };
     check(&store, 1301);
     for seed in 0..3 {

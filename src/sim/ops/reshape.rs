@@ -17,8 +17,6 @@ pub(in crate::sim) struct Done {
     slots: Vec<u32>,
     opened: Vec<ShardId>,
     epoch: u32,
-    /// Growth changes the slots that shards have, so that the same numbers mean something else.
-    partitions: u32,
 }
 
 pub(super) fn run(world: &mut World) {
@@ -77,7 +75,6 @@ pub(in crate::sim) fn reshape(world: &mut World, name: &str, sealed: &[ShardId],
                 topic.lineage.epoch + 1,
                 "epochs rise by one"
             );
-            let topic_partitions = topic.partitions;
             let opened = reshaped.opened.iter().copied();
             let opened: Vec<_> = opened.zip(slots.iter().copied()).collect();
             if world.model.durable_is_behind(name) {
@@ -100,7 +97,6 @@ pub(in crate::sim) fn reshape(world: &mut World, name: &str, sealed: &[ShardId],
                 slots: slots.to_vec(),
                 opened: reshaped.opened,
                 epoch: reshaped.epoch,
-                partitions: topic_partitions,
             });
             let image = world.store().catalog.sequenced();
             let layout = &image.topic_by_no(durable.no).expect("sequenced").layout;
@@ -120,7 +116,6 @@ fn repeat(world: &mut World, done: &Done) {
         return;
     };
     let is_done = sequenced.no == durable.no
-        && sequenced.partitions == done.partitions
         && sequenced.lineage.was_opened(&done.opened, done.epoch)
         && world.store().registry.is_writable();
     if !is_done {
