@@ -158,11 +158,10 @@ impl Registry {
         shard.map_or(Duration::ZERO, |shard| shard.count(traffic, limits, now))
     }
 
-    /// The open shard of that id that appends go to.
-    pub fn shard(&self, topic: TopicNo, id: ShardId) -> Option<Arc<Shard>> {
-        let shards = self.topic_shards(topic)?;
-        let routes = shards.routes();
-        routes.open().iter().find(|shard| shard.id == id).cloned()
+    /// The open shard of that id, if that is where appends to this partition of its go.
+    pub fn shard(&self, partition: PartitionKey, id: ShardId) -> Option<Arc<Shard>> {
+        let shards = self.topic_shards(partition.topic)?;
+        shards.route(partition.index).filter(|shard| shard.id == id)
     }
 
     /// What a partition carries a second, averaged over about the last minute.

@@ -15,6 +15,7 @@ use super::views::{
 use crate::broker::Broker;
 use crate::catalog::Topic;
 use crate::partition::load::Traffic;
+use crate::partition::shard::Shard;
 use crate::shard::ShardSpan;
 use crate::shard::partitioner::Partitioner;
 use crate::types::PartitionKey;
@@ -62,8 +63,7 @@ fn of(broker: &Broker, topic: &Topic, brief: bool) -> TopicView {
 /// An open shard with what it carries and holds.
 pub(super) fn open_shard(broker: &Broker, topic: &Topic, span: &ShardSpan) -> ShardView {
     let mut now = carried(broker, topic, topic.layout.partitions_of(span));
-    // A reshape may have replaced it since the layout was looked at.
-    if let Some(shard) = broker.partitions.shard(topic.no, span.id) {
+    if let Some(shard) = running(broker, topic, span) {
         now.directory = broker.directory_path(shard.home.no);
         now.busiest_second = broker.partitions.busiest_second_of(&shard).into();
     }
@@ -71,6 +71,17 @@ pub(super) fn open_shard(broker: &Broker, topic: &Topic, span: &ShardSpan) -> Sh
         now: Some(now),
         ..ShardView::of(&topic.layout, span)
     }
+}
+
+/// An open shard of a layout as it runs. A reshape may have replaced it since the layout was looked
+/// at.
+pub(super) fn running(broker: &Broker, topic: &Topic, span: &ShardSpan) -> Option<Arc<Shard>> {
+    let index = *topic.layout.partitions_of(span).first()?;
+    let key = PartitionKey {
+        topic: topic.no,
+        index,
+    };
+    broker.partitions.shard(key, span.id)
 }
 
 /// What some partitions carry and hold together.

@@ -1,5 +1,7 @@
 //! Reshape: what clients must not notice, and what must survive it.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 use crate::catalog::ReshapeError;
 use crate::partition::Reshaped;
@@ -415,4 +417,28 @@ fn locks_are_short_with_a_thousand_partitions() {
     println!("1000 partitions: {:?} .. {:?}", took[0], took[19]);
     // Half of them, as the machine may be busy with something else.
     assert!(took[9] < std::time::Duration::from_millis(5), "{took:?}");
+}
+
+/// A list of all shards looks each one up.
+#[test]
+fn a_shard_is_found_without_looking_at_all_others() {
+    const SHARDS: u32 = 10_000;
+    let store = Store::open(MemoryDisk::new());
+    store.create_topic_in_shards("t", SHARDS as i32, SHARDS);
+    store.sync();
+    let topic = store.topic("t").expect("created");
+    let registry = &store.opened.registry;
+    let begun = Instant::now();
+    for other in 1..=5 {
+        for span in topic.layout.shards() {
+            let key = topic.partition(span.first_slot as i32).expect("its first");
+            let shard = registry.shard(key, span.id).map(|shard| shard.id);
+            assert_eq!(shard, Some(span.id));
+            let not_here = registry.shard(key, ShardId(span.id.0 + other));
+            assert!(not_here.is_none());
+        }
+    }
+    // Without optimization it takes more than 10 s if each is looked for among all.
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
 }
