@@ -3,7 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/livez` | 200 as long as the process runs |
-//! | `/readyz` | 200 once clients are served; 503 with the progress while the journal is replayed, and during the drain |
+//! | `/readyz` | 200 once clients are served; 503 with the progress while the journal is replayed, and during the drain. Says where writes are refused, and with `?writes` answers 503 then |
 //! | `/metrics` | Prometheus's text format |
 //! | `/shards`, `/topics/…` | shards, in [`shards`] |
 
@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -101,12 +101,19 @@ struct Status {
     replayed_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     total_bytes: Option<u64>,
+    /// Client writes are taken by every data directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    writable: Option<bool>,
+    /// Data directories that refuse client writes, because their disks are nearly full.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    full_directories: Vec<String>,
 }
 
 #[derive(Clone)]
 struct Admin {
     metrics: Arc<Metrics>,
     readiness: Arc<Readiness>,
+    store: shards::Slot,
 }
 
 /// Starts to answer on a loopback port and returns the port it got. Must run inside the runtime.
@@ -123,7 +130,11 @@ pub async fn serve(
         .route("/readyz", get(ready))
         .route("/metrics", get(show_metrics))
         .fallback(other)
-        .with_state(Admin { metrics, readiness })
+        .with_state(Admin {
+            metrics,
+            readiness,
+            store: Arc::clone(&store),
+        })
         .merge(shards::routes(store))
         .layer(axum::middleware::from_fn(browser::refuse_pages));
     tokio::spawn(async move {
@@ -142,10 +153,18 @@ async fn live() -> Response {
     Json(serde_json::json!({ "status": "alive" })).into_response()
 }
 
-async fn ready(State(admin): State<Admin>) -> Response {
+/// Reads, deletions and retention are served also while a disk is full, and are what helps then:
+/// so only who asks for writes is told 503.
+async fn ready(State(admin): State<Admin>, Query(query): Query<Vec<(String, String)>>) -> Response {
     let stage = admin.readiness.stage();
+    let full = match stage {
+        Stage::Ready => admin.store.get().map(shards::Store::full_directories),
+        _ => None,
+    };
+    let writable = full.as_ref().map(Vec::is_empty);
+    let asks_for_writes = query.iter().any(|(name, _)| name == "writes");
     let code = match stage {
-        Stage::Ready => StatusCode::OK,
+        Stage::Ready if !asks_for_writes || writable != Some(false) => StatusCode::OK,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
     let bytes =
@@ -154,6 +173,8 @@ async fn ready(State(admin): State<Admin>) -> Response {
         status: stage,
         replayed_bytes: bytes(&admin.readiness.done_bytes),
         total_bytes: bytes(&admin.readiness.total_bytes),
+        writable,
+        full_directories: full.unwrap_or_default(),
     };
     (code, Json(status)).into_response()
 }

@@ -13,6 +13,7 @@ use protocol_tests::calls::*;
 use protocol_tests::server::free_port;
 use protocol_tests::wire::Wire;
 use protocol_tests::{Server, foreign, wait_for};
+use serde_json::{Value, json};
 
 const KAFKA_STORAGE_ERROR: i16 = 56;
 const MIB: usize = 1 << 20;
@@ -126,10 +127,28 @@ fn await_writable(server: &Server, wire: &mut Wire, topic: &str) {
     });
     let answer = produce(wire, topic, 0, &Batch::of(&["after"]));
     assert_eq!(answer.error_code, 0);
+    let (body, is_ready, takes_writes) = readiness(server);
+    assert!(is_ready && takes_writes, "{body}");
+    assert_eq!(body, json!({ "status": "ready", "writable": true }));
+}
+
+/// What `/readyz` says, and whether it says so with 200, also to who asks for writes.
+fn readiness(server: &Server) -> (Value, bool, bool) {
+    let (code, text) = server.http("/readyz");
+    let (code_for_writes, _) = server.http("/readyz?writes");
+    let body = serde_json::from_str(&text).expect("JSON");
+    (body, code == 200, code_for_writes == 200)
 }
 
 /// What is refused and what is not while the disk is full.
-fn check_full(wire: &mut Wire, topic: &str, kept: i64) {
+fn check_full(server: &Server, wire: &mut Wire, topic: &str, kept: i64) {
+    let (body, is_ready, takes_writes) = readiness(server);
+    assert!(is_ready && !takes_writes, "{body}");
+    assert_eq!(
+        (&body["status"], &body["writable"]),
+        (&json!("ready"), &json!(false))
+    );
+    assert_eq!(body["full_directories"].as_array().map(Vec::len), Some(1));
     assert_eq!(create_topic(wire, "new", 1, &[]), KAFKA_STORAGE_ERROR);
     assert_eq!(create_topic(wire, topic, 1, &[]), 36, "it exists");
     assert_eq!(grow_topic(wire, topic, 2), KAFKA_STORAGE_ERROR);
@@ -151,7 +170,7 @@ fn it_comes_back_after_deletions_also_after_a_kill() {
 
     let taken = fill(&server, &mut wire, "a");
     assert!(taken >= 60, "{taken} batches");
-    check_full(&mut wire, "a", taken);
+    check_full(&server, &mut wire, "a", taken);
     assert_eq!(delete_records(&mut wire, "a", 0, -1).0, 0);
     await_writable(&server, &mut wire, "a");
 
@@ -165,7 +184,7 @@ fn it_comes_back_after_deletions_also_after_a_kill() {
         more < taken / 3,
         "the disk is as full as it was: {more} more"
     );
-    check_full(&mut wire, "b", taken + more);
+    check_full(&server, &mut wire, "b", taken + more);
     assert_eq!(delete_topic(&mut wire, "b"), 0);
     await_writable(&server, &mut wire, "a");
     assert_eq!(create_topic(&mut wire, "new", 1, &[]), 0);

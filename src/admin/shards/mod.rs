@@ -41,6 +41,15 @@ pub struct Store {
     pub token: String,
 }
 
+impl Store {
+    /// Paths of the data directories that refuse client writes.
+    pub fn full_directories(&self) -> Vec<String> {
+        let all = self.broker.partitions.directories().iter();
+        let full = all.filter(|directory| !directory.is_writable());
+        full.map(|directory| directory.name.clone()).collect()
+    }
+}
+
 /// Filled once the gateway serves.
 pub type Slot = Arc<OnceLock<Store>>;
 
