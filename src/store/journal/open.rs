@@ -29,6 +29,7 @@ pub struct Opened {
     /// The file to begin with where no file holds a group yet.
     first: Option<JournalFile>,
     pool: Arc<Pool>,
+    generation: u64,
     cut: Option<String>,
     ledger: Ledger,
 }
@@ -66,6 +67,7 @@ impl FileJournal {
         let (chain, cut) = (recovered.chain, recovered.cut);
         Ok(Opened {
             options,
+            generation: recovered.generation,
             chain,
             first,
             pool: Arc::new(pool),
@@ -177,7 +179,7 @@ impl Opened {
             .map(|file| (file.last, file.end(), file.file.capacity));
         let mut start = Start {
             store: self.options.store_id,
-            generation: 1,
+            generation: self.generation,
             ..Start::default()
         };
         if let Some((last, place, capacity)) = end {
@@ -185,7 +187,6 @@ impl Opened {
             // it trimmed was cut off as torn.
             let before = self.chain.front().map_or(0, |file| file.first.first.0 - 1);
             start = Start {
-                generation: last.generation + 1,
                 number: last.number,
                 previous_crc: last.crc,
                 last: last.last(),

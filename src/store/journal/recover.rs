@@ -44,6 +44,8 @@ pub(super) struct Recovered {
     pub spares: Vec<JournalFile>,
     /// The number for the next file.
     pub next_id: u64,
+    /// For the groups to come: above that of any header found.
+    pub generation: u64,
     /// What was cut off, in words.
     pub cut: Option<String>,
 }
@@ -72,7 +74,9 @@ pub(super) fn recover(
     if options.allow_truncate_corruption {
         recovery.verify_all()?;
     }
+    let generation = recovery.next_generation();
     recovery.wipe_behind_end()?;
+    recovery.clear_next_places()?;
     let Recovery {
         files, chain, cut, ..
     } = recovery;
@@ -88,6 +92,7 @@ pub(super) fn recover(
         chain: live,
         spares,
         next_id,
+        generation,
         cut,
     })
 }
@@ -409,6 +414,12 @@ impl Recovery<'_> {
         Ok(())
     }
 
+    fn next_generation(&self) -> u64 {
+        let behind = self.behind.iter().map(|(_, header)| header.generation);
+        let last = self.last().map(|last| last.generation);
+        behind.chain(last).max().unwrap_or(0) + 1
+    }
+
     /// Takes every header behind the end away, the highest number first, so that no later start
     /// can take one for a part of the journal or for a claim on what is written instead of it.
     fn wipe_behind_end(&mut self) -> Result<(), JournalError> {
@@ -420,6 +431,28 @@ impl Recovery<'_> {
                 .write_at(&[0; BLOCK as usize], header.place)
                 .and_then(|()| file.file.sync_data())
                 .map_err(failed("write", &file.name))?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the device holds no header where the next group may lie: right behind the
+    /// last one, or at the front of another file. What is read there proves nothing. A start that
+    /// was stopped may have wiped a header in the page cache only, and one that comes back after a
+    /// power loss would compete with the group that was written elsewhere under its number.
+    fn clear_next_places(&self) -> Result<(), JournalError> {
+        for (index, file) in self.files.iter().enumerate() {
+            let position = self.chain.iter().position(|(at, _, _)| *at == index);
+            let place = match position {
+                Some(position) if position + 1 == self.chain.len() => self.end().place,
+                Some(_) => continue,
+                None => 0,
+            };
+            if place + BLOCK <= file.capacity {
+                file.file
+                    .write_at(&[0; BLOCK as usize], place)
+                    .map_err(failed("write", &file.name))?;
+            }
+            file.file.sync_data().map_err(failed("sync", &file.name))?;
         }
         Ok(())
     }

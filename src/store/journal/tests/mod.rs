@@ -15,6 +15,7 @@ use crate::types::TopicNo;
 mod bench;
 mod crash;
 mod damage;
+mod stopped;
 mod threads;
 mod world;
 
