@@ -106,6 +106,14 @@ impl Answer {
         }
     }
 
+    /// The same answer, which holds a share of a budget.
+    pub fn holding(self, share: Permit) -> Self {
+        Self {
+            hold: Some(Box::new(share)),
+            ..self
+        }
+    }
+
     /// No answer at all, as a Produce with acks=0 gets.
     pub fn none() -> Self {
         Self::default()
@@ -181,10 +189,21 @@ macro_rules! handlers {
             // Boxed, so that an idle connection does not carry the largest handler's state.
             match header.row.api {
                 $(ApiKey::$typed_api => {
+                    let body_again = only_reads(header.row.api).then(|| body.clone());
                     let request: kafka_protocol::messages::$typed_request = decode(header, body)?;
                     let _held = held_while_handled(header, permits);
                     let reply = Box::pin($typed::handle(cx, request, header.version)).await;
-                    respond(header, reply)
+                    let answer = respond(header, reply)?;
+                    let Some(body) = body_again else {
+                        return Ok(charged(cx, answer).await);
+                    };
+                    let share = match charged_or_again(cx, answer).await {
+                        Ok(answer) => return Ok(answer),
+                        Err(share) => share,
+                    };
+                    let request: kafka_protocol::messages::$typed_request = decode(header, body)?;
+                    let reply = Box::pin($typed::handle(cx, request, header.version)).await;
+                    Ok(respond(header, reply)?.holding(share))
                 })*
                 $(ApiKey::$framed_api => {
                     let request: kafka_protocol::messages::$framed_request = decode(header, body)?;
@@ -276,6 +295,58 @@ pub async fn dispatch(
     };
     let permits = [permit, decoded_share(cx, checked.decoded_bytes()).await];
     call(cx, &header, body, permits).await
+}
+
+/// Bytes of an answer that takes no share of the budget for answers. Few of them wait on one
+/// connection, so that their number is bounded by the number of connections.
+pub const SMALL_ANSWER: usize = 64 << 10;
+
+/// Takes a share of the budget for answers, if this is a large one. It takes up memory while it
+/// waits, in proportion to its request, whose share of the request budgets is held meanwhile.
+async fn charged(cx: &Connection, answer: Answer) -> Answer {
+    match large(&answer) {
+        None => answer,
+        Some(bytes) => answer.holding(cx.broker.budgets.responses.acquire(bytes).await),
+    }
+}
+
+/// The same for one that can be made again from its request: if it has to wait, it is let go of,
+/// and what is given back is the share to make it with.
+async fn charged_or_again(cx: &Connection, answer: Answer) -> Result<Answer, Permit> {
+    let budget = &cx.broker.budgets.responses;
+    let Some(bytes) = large(&answer) else {
+        return Ok(answer);
+    };
+    match budget.try_acquire(bytes) {
+        Some(share) => Ok(answer.holding(share)),
+        None => {
+            drop(answer);
+            Err(budget.acquire(bytes).await)
+        }
+    }
+}
+
+/// The bytes of an answer, if that is what takes a share.
+fn large(answer: &Answer) -> Option<u64> {
+    let bytes = answer.frame.as_ref().map_or(0, Frame::len);
+    (bytes > SMALL_ANSWER).then_some(bytes as u64)
+}
+
+/// Whether a request of an API may be handled once more in place of its answer. What it makes on
+/// its way, such as a topic, is there the second time.
+fn only_reads(api: ApiKey) -> bool {
+    matches!(
+        api,
+        ApiKey::Metadata
+            | ApiKey::ListOffsets
+            | ApiKey::OffsetFetch
+            | ApiKey::OffsetForLeaderEpoch
+            | ApiKey::DescribeConfigs
+            | ApiKey::DescribeGroups
+            | ApiKey::DescribeLogDirs
+            | ApiKey::DescribeTopicPartitions
+            | ApiKey::ListGroups
+    )
 }
 
 /// Whether requests of an API may wait for others (or for data) before they are answered.

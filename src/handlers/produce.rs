@@ -19,7 +19,7 @@ use kafka_protocol::protocol::StrBytes;
 use crate::catalog::settings::{TimestampType, TopicSettings};
 use crate::catalog::Topic;
 use crate::handlers::unpack::{self, Packed};
-use crate::handlers::{Answer, CloseReason, Connection, throttle_time};
+use crate::handlers::{Answer, CloseReason, Connection, charged, throttle_time};
 use crate::partition::directory::{Directory, Room};
 use crate::partition::load::Traffic;
 use crate::partition::producer_state::Claim;
@@ -168,7 +168,7 @@ pub async fn handle(
         .with_throttle_time_ms(throttle_time(pause));
     let frame =
         encode_response(header.correlation_id, header.row.api, header.version, &response)?;
-    Ok(Answer { pause, ..Answer::new(frame, after) })
+    Ok(charged(cx, Answer { pause, ..Answer::new(frame, after) }).await)
 }
 
 /// What came of a request.

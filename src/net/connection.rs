@@ -14,8 +14,8 @@ use super::frame::{Frame, FrameReader, ReadError};
 use super::server::{Phase, Shared};
 use super::session::Session;
 use super::slow::Timing;
-use super::writer::{Client, Queued, WriteEnd, Writer};
-use crate::handlers::{self, CloseReason};
+use super::writer::{Client, Count, Queued, WriteEnd, Writer};
+use crate::handlers::{self, CloseReason, SMALL_ANSWER};
 use crate::metrics::ApiLabel;
 
 /// How long answers get to leave once a connection is to be closed.
@@ -74,7 +74,7 @@ pub async fn serve<S: Session>(
 ) -> End {
     let (read_half, write_half) = stream.into_split();
     let (queue, answers) = mpsc::channel(shared.config.max_answers);
-    let (done, written) = watch::channel(0);
+    let (done, written) = watch::channel(Count::default());
     let name = || session.client_id();
     let client = Client { peer, name: &name };
     let mut writer = Writer::new(write_half, answers, done, shared, client);
@@ -84,7 +84,7 @@ pub async fn serve<S: Session>(
         shared,
         phase: phase.clone(),
         queue: Some(queue),
-        queued: 0,
+        queued: Count::default(),
         written,
     };
 
@@ -117,8 +117,8 @@ struct Reader<'a, S> {
     phase: watch::Receiver<Phase>,
     /// `None` once the connection takes no more requests.
     queue: Option<mpsc::Sender<Queued>>,
-    queued: u64,
-    written: watch::Receiver<u64>,
+    queued: Count,
+    written: watch::Receiver<Count>,
 }
 
 impl<S: Session> Reader<'_, S> {
@@ -143,9 +143,7 @@ impl<S: Session> Reader<'_, S> {
             .inc_by(frame.bytes.len() as u64 + 4);
         let started = Instant::now();
         let (row, memory) = (frame.row, frame.memory);
-        if row.api != ApiKey::Produce {
-            self.all_written().await?;
-        }
+        self.all_written(row.api).await?;
         let begun = Instant::now();
         let label = ApiLabel { api: row.name };
         let answer = self.handle(frame).await?;
@@ -172,6 +170,7 @@ impl<S: Session> Reader<'_, S> {
             },
             answer,
         };
+        self.queued.add(&queued.answer);
         let Some(queue) = &self.queue else {
             return Err(End::Drained);
         };
@@ -180,7 +179,6 @@ impl<S: Session> Reader<'_, S> {
             .send(queued)
             .await
             .map_err(|_| End::Write(WriteEnd::Done))?;
-        self.queued += 1;
         self.pause(pause).await
     }
 
@@ -198,10 +196,15 @@ impl<S: Session> Reader<'_, S> {
     }
 
     /// Anything but a Produce sees what came before it on this connection, as in Kafka, where a
-    /// request is handled after the answer before it was sent.
-    async fn all_written(&mut self) -> Result<(), End> {
+    /// request is handled after the answer before it was sent. A Produce waits only while many
+    /// bytes of answers do, which take no share of a budget.
+    async fn all_written(&mut self, api: ApiKey) -> Result<(), End> {
         let queued = self.queued;
-        match self.written.wait_for(|written| *written >= queued).await {
+        let is_written = |written: &Count| match api {
+            ApiKey::Produce => queued.bytes - written.bytes <= SMALL_ANSWER as u64,
+            _ => written.answers >= queued.answers,
+        };
+        match self.written.wait_for(is_written).await {
             Ok(_) => Ok(()),
             Err(_) => Err(End::Write(WriteEnd::Done)),
         }

@@ -59,6 +59,10 @@ impl Session for Play {
         match how {
             b'r' => Err(CloseReason::Refused("as the test wants")),
             b'0' => Ok(Answer::none()),
+            b'M' => {
+                let parts = vec![Bytes::from(vec![number; 20_000])];
+                Ok(Answer::new(Frame { parts }, after))
+            }
             b'L' => {
                 let hold = self.0.responses.acquire(700_000).await;
                 let parts = (0..3_000)
@@ -251,6 +255,26 @@ async fn a_full_queue_stops_the_reading() {
     world.durable.send_replace(Position(1));
     let wanted: Vec<u8> = (0..50).flat_map(|number| [number, b'.']).collect();
     assert_eq!(read(&mut client, 100).await, wanted);
+}
+
+/// Each is small, and takes no share of a budget.
+#[tokio::test]
+async fn many_bytes_of_small_answers_stop_the_reading() {
+    let world = world(|_| ()).await;
+    let mut client = world.connect().await;
+    for number in 0..50 {
+        let request = request(PRODUCE, number, 1, b'M');
+        client.write_all(&request).await.unwrap();
+    }
+    // The fourth is the first with which there are more than 64 KiB.
+    world.handled(4).await;
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.played.handled.load(Ordering::SeqCst), 4);
+    world.durable.send_replace(Position(1));
+    let wanted: Vec<u8> = (0..50).flat_map(|number| vec![number; 20_000]).collect();
+    assert_eq!(read(&mut client, wanted.len()).await, wanted);
 }
 
 #[tokio::test]

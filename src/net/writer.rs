@@ -34,6 +34,26 @@ pub struct Queued {
     pub timing: Timing,
 }
 
+/// Answers of a connection, counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Count {
+    /// How many.
+    pub answers: u64,
+    /// The bytes of those that take no share of a budget.
+    pub bytes: u64,
+}
+
+impl Count {
+    /// Counts one more.
+    pub fn add(&mut self, answer: &Answer) {
+        self.answers += 1;
+        if answer.hold.is_none() {
+            let bytes = answer.frame.as_ref().map_or(0, |frame| frame.len());
+            self.bytes += bytes as u64;
+        }
+    }
+}
+
 /// Why writing ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteEnd {
@@ -67,8 +87,8 @@ pub struct Writer<'a> {
     socket: OwnedWriteHalf,
     queue: mpsc::Receiver<Queued>,
     durable: Durable,
-    /// Answers taken off the queue and done with, counted; the reader follows it.
-    done: watch::Sender<u64>,
+    /// What was taken off the queue and done with; the reader follows it.
+    done: watch::Sender<Count>,
     max_stall: Duration,
     responses: Budget,
     bytes_out: Counter,
@@ -82,7 +102,7 @@ pub struct Writer<'a> {
 struct Batch {
     parts: VecDeque<Bytes>,
     bytes: usize,
-    answers: u64,
+    count: Count,
     held: Vec<Box<dyn Any + Send>>,
     timings: Vec<Timing>,
     close: bool,
@@ -90,6 +110,7 @@ struct Batch {
 
 impl Batch {
     fn add(&mut self, queued: Queued) {
+        self.count.add(&queued.answer);
         let Answer {
             frame, close, hold, ..
         } = queued.answer;
@@ -98,7 +119,6 @@ impl Batch {
             self.parts
                 .extend(frame.parts.into_iter().filter(|part| !part.is_empty()));
         }
-        self.answers += 1;
         self.held.extend(hold);
         self.timings.push(Timing {
             durable: Instant::now(),
@@ -113,11 +133,11 @@ impl Batch {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer that takes answers off `queue` and counts those it is done with in `done`.
+    /// A writer that takes answers off `queue` and counts in `done` what it is done with.
     pub fn new(
         socket: OwnedWriteHalf,
         queue: mpsc::Receiver<Queued>,
-        done: watch::Sender<u64>,
+        done: watch::Sender<Count>,
         shared: &Shared,
         client: Client<'a>,
     ) -> Self {
@@ -207,13 +227,16 @@ impl<'a> Writer<'a> {
     }
 
     fn finish(&mut self) {
-        let answers = std::mem::take(&mut self.batch.answers);
+        let count = std::mem::take(&mut self.batch.count);
         self.batch.bytes = 0;
         self.batch.held.clear();
         for timing in self.batch.timings.drain(..) {
             timing.finish(self.slow, self.client.peer, self.client.name);
         }
-        self.done.send_modify(|done| *done += answers);
+        self.done.send_modify(|done| {
+            done.answers += count.answers;
+            done.bytes += count.bytes;
+        });
     }
 }
 

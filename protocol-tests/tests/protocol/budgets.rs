@@ -10,7 +10,10 @@ use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
 use kafka_protocol::messages::produce_request::PartitionProduceData;
-use kafka_protocol::messages::{HeartbeatRequest, OffsetCommitRequest, ProduceRequest};
+use kafka_protocol::messages::{
+    HeartbeatRequest, MetadataRequest, OffsetCommitRequest, ProduceRequest,
+};
+use kafka_protocol::protocol::Encodable;
 use protocol_tests::batch::Batch;
 use protocol_tests::calls::*;
 use protocol_tests::server::{Server, free_port};
@@ -326,6 +329,53 @@ fn a_fetch_beyond_the_places_is_answered_at_once_and_its_client_held_back() {
     assert!(woken.responses[0].partitions[0].records.is_some());
     wait_for("its places are free", || {
         (server.value("budget_used_items", "fetch_waiters") == 0).then_some(())
+    });
+}
+
+/// A few bytes ask for very many, which wait for whoever reads none of them.
+#[test]
+fn large_answers_wait_for_one_another_and_readers_go_on() {
+    if foreign().is_some() {
+        return;
+    }
+    const LIMIT: u64 = 1 << 20;
+    let server = Metered::start(&[
+        "budget.responses.bytes=1048576",
+        "socket.send.buffer.bytes=8192",
+    ]);
+    let mut wire = server.wire();
+    let topic = new_topic(&mut wire, 10_000, &[]);
+    let all = MetadataRequest::default().with_topics(None);
+    let size = |wire: &mut Wire| {
+        let answer = wire.call(12, &all);
+        answer.compute_size(12).expect("its size") as u64
+    };
+    let bytes = size(&mut wire);
+    assert!((150_000..LIMIT / 2).contains(&bytes), "{bytes}");
+    let mut silent: Vec<Wire> = Vec::new();
+    for id in 0..12 {
+        let mut wire = server.wire();
+        match id % 2 {
+            0 => drop(wire.send(12, &all)),
+            _ => drop(wire.send(9, &to_all(&topic, 10_000, id, 0))),
+        }
+        silent.push(wire);
+    }
+    wait_for("some have their shares and the others wait", || {
+        let (used, waiting) = (
+            server.value("budget_used_bytes", "responses"),
+            server.value("budget_waiting", "responses"),
+        );
+        assert!(used <= LIMIT, "{used}");
+        (used > LIMIT / 2 && waiting >= 2).then_some(())
+    });
+    // Small answers need none.
+    let answer = produce(&mut wire, &topic, 1, &Batch::of(&["y"]));
+    assert_eq!(answer.error_code, 0);
+    drop(silent);
+    assert_eq!(size(&mut wire), bytes);
+    wait_for("all is given back", || {
+        (server.value("budget_used_bytes", "responses") == 0).then_some(())
     });
 }
 

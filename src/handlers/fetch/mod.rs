@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::budget::{Account, Permit};
 use crate::handlers::list_offsets::check_epoch;
-use crate::handlers::{Answer, CloseReason, Connection, throttle_time};
+use crate::handlers::{Answer, CloseReason, Connection, SMALL_ANSWER, throttle_time};
 use crate::partition::load::Traffic;
 use crate::partition::read::ReadFailure;
 use crate::partition::waiters::Waiter;
@@ -32,8 +32,8 @@ use session::{CachedSession, Context, FetchKey, FetchSpec, SessionRequest, Told}
 
 /// First version that names topics by id.
 const FIRST_TOPIC_ID: i16 = 13;
-/// Records in an answer beyond the budget for answers.
-const SMALL_ANSWER: usize = 64 << 10;
+/// About what a partition takes in an answer beside its records.
+const PARTITION_BYTES: usize = 48;
 /// How long a client waits by itself when there is no place for its Fetch among those that wait.
 const UNPARKED: Duration = Duration::from_millis(500);
 /// Read only what transactions have committed.
@@ -94,7 +94,14 @@ pub async fn handle(
             let refuse = |(key, _)| failed(key, code);
             (wanted.into_iter().map(refuse).collect(), Permit::empty(), Duration::ZERO)
         }
-        None => within_budget(cx, &wanted, limits).await,
+        None => {
+            // Of a session's partitions only those with news are answered.
+            let told = match &context {
+                Context::Full(_) | Context::New(_) => wanted.len(),
+                Context::Incremental(_) => 0,
+            };
+            within_budget(cx, &wanted, limits, told * PARTITION_BYTES).await
+        }
     };
     cx.broker.metrics.fetched_bytes.inc_by(total_bytes(&parts) as u64);
     let pause = count(cx, &parts).max(unparked);
@@ -121,25 +128,30 @@ fn count(cx: &Connection, parts: &[Part]) -> Duration {
     pauses.max().unwrap_or_default()
 }
 
-/// Reads, and takes the answer's share of the budget for answers. While readers that do not keep
-/// up hold all of it, the others get small answers, copied so that they pin nothing.
+/// Reads, and takes the answer's share of the budget for answers: that of its records and `beside`.
+/// While readers that do not keep up hold all of it, the others get small answers, copied so that
+/// they pin nothing.
 async fn within_budget(
     cx: &Connection,
     wanted: &[(FetchKey, FetchSpec)],
     limits: Limits,
+    beside: usize,
 ) -> (Vec<Part>, Permit, Duration) {
     let (parts, unparked) = read_or_wait(cx, wanted, limits).await;
     let budget = &cx.broker.budgets.responses;
-    if let Some(permit) = budget.try_acquire(total_bytes(&parts) as u64) {
+    if let Some(permit) = budget.try_acquire((total_bytes(&parts) + beside) as u64) {
         return (parts, permit, unparked);
     }
     drop(parts);
     let small = Limits { max_bytes: limits.max_bytes.min(SMALL_ANSWER), ..limits };
     let mut parts = read_all(cx, wanted, small).await;
-    let bytes = total_bytes(&parts);
+    let bytes = total_bytes(&parts) + beside;
     if bytes > SMALL_ANSWER {
-        // One batch alone is larger: it has to wait for its share.
-        return (parts, budget.acquire(bytes as u64).await, unparked);
+        // One batch alone is larger, or it asks for very many partitions: it has to wait for its
+        // share, and takes up no memory meanwhile.
+        drop(parts);
+        let permit = budget.acquire(bytes as u64).await;
+        return (read_all(cx, wanted, small).await, permit, unparked);
     }
     for slice in parts.iter_mut().flat_map(|part| &mut part.response.records) {
         *slice = Bytes::copy_from_slice(slice);
