@@ -8,6 +8,7 @@
 //! | `/shards`, `/topics/…` | shards, in [`shards`] |
 
 mod browser;
+mod listener;
 pub mod shards;
 pub mod token;
 
@@ -125,6 +126,7 @@ pub async fn serve(
 ) -> io::Result<u16> {
     let socket = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
     let port = socket.local_addr()?.port();
+    let socket = listener::Bounded::new(socket, &metrics);
     let routes = Router::new()
         .route("/livez", get(live))
         .route("/readyz", get(ready))
@@ -198,6 +200,43 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
+
+    /// Who forgets to close connections cannot take the sockets that clients need.
+    #[tokio::test]
+    async fn one_connection_too_many_is_told_so() {
+        let (metrics, readiness) = (Arc::new(Metrics::new()), Arc::new(Readiness::default()));
+        let port = serve(0, metrics, readiness, shards::Slot::default());
+        let port = port.await.unwrap();
+        let mut open = Vec::new();
+        for _ in 0..listener::MOST {
+            let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+                .await
+                .unwrap();
+            let request = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            socket.write_all(request.as_bytes()).await.unwrap();
+            let mut first = [0; 12];
+            socket.read_exact(&mut first).await.unwrap();
+            assert_eq!(&first, b"HTTP/1.1 200");
+            open.push(socket);
+        }
+        for _ in 0..3 {
+            let refused = ask(port, "/livez").await;
+            assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+            assert!(refused.contains("at a time"), "{refused}");
+        }
+        open.pop();
+        let shown = loop {
+            let answer = ask(port, "/metrics").await;
+            if answer.starts_with("HTTP/1.1 200") {
+                break answer;
+            }
+        };
+        assert!(shown.contains("shardgate_admin_connections 64"), "{shown}");
+        assert!(
+            shown.contains("shardgate_admin_connections_refused_total"),
+            "{shown}"
+        );
+    }
 
     async fn ask(port: u16, path: &str) -> String {
         ask_as(port, "localhost", path).await
