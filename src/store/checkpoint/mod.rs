@@ -143,6 +143,14 @@ impl CheckpointStore {
                     store.damaged += 1;
                     store.damage.push(what);
                 }
+                // Nothing is lost without it, and the next publication replaces it. A later version
+                // stops the start also here: its release has been at work on all of the directory.
+                Err(LoadError::Fatal(CheckpointError::Io { name, source })) if loaded.is_some() => {
+                    store.damaged += 1;
+                    store
+                        .damage
+                        .push(format!("{name} cannot be read: {source}"));
+                }
                 Err(LoadError::Fatal(error)) => return Err(error),
             }
         }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::store::backend::disk::DiskDir;
-use crate::store::backend::faults::{Fault, FaultDisk, Rule};
+use crate::store::backend::faults::{Fault, FaultDisk, Op, Rule};
 use crate::store::backend::memory::MemoryDisk;
 
 /// What one publication brings.

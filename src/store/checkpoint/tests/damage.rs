@@ -111,32 +111,54 @@ fn verify_names_every_damaged_file_and_changes_nothing() {
     assert_eq!(verify(&MemoryDisk::new()), Verified::default());
 }
 
+/// Its release has been at work on the whole directory, whichever root it is.
 #[test]
 fn a_later_version_is_refused_and_not_taken_for_damage() {
-    let (disk, _) = holding(&history());
-    let name = newest_root(&disk);
-    let mut bytes = disk.contents(&name).unwrap();
-    bytes[8] = 2;
-    let end = bytes.len() - 4;
-    let crc = files::end_of(&[&bytes[..end]]);
-    bytes[end..].copy_from_slice(&crc);
-    disk.open(&name).unwrap().write_at(&bytes, 0).unwrap();
-    let error = open(&disk).err().unwrap();
-    assert!(
-        matches!(error, CheckpointError::Newer { version: 2, .. }),
-        "{error}"
-    );
+    let (disk, store) = holding(&history());
+    for root in &store.roots {
+        let disk = disk.kill();
+        let name = path(&root_name(root.number));
+        let mut bytes = disk.contents(&name).unwrap();
+        bytes[8] = 2;
+        let end = bytes.len() - 4;
+        let crc = files::end_of(&[&bytes[..end]]);
+        bytes[end..].copy_from_slice(&crc);
+        disk.open(&name).unwrap().write_at(&bytes, 0).unwrap();
+        let error = open(&disk).err().unwrap();
+        assert!(
+            matches!(error, CheckpointError::Newer { version: 2, .. }),
+            "{error}"
+        );
+    }
 }
 
 #[test]
-fn a_read_error_is_not_taken_for_damage() {
-    let (disk, _) = holding(&history());
-    let faulty = FaultDisk::new(Arc::new(disk), 0);
-    faulty.add(Rule::new(
-        crate::store::backend::faults::Op::Read,
-        "checkpoint",
-        Fault::Eio,
-    ));
-    let error = CheckpointStore::open(Arc::new(faulty)).err().unwrap();
-    assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
+fn a_read_error_is_not_taken_for_damage_where_the_file_is_needed() {
+    let (disk, store) = holding(&history());
+    let newer = &store.roots[1];
+    let sections = newer.sections.values().map(section_name);
+    for name in sections.chain([root_name(newer.number)]) {
+        let faulty = FaultDisk::new(Arc::new(disk.kill()), 0);
+        faulty.add(Rule::new(Op::Read, &path(&name), Fault::Eio));
+        let error = CheckpointStore::open(Arc::new(faulty)).err().unwrap();
+        assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_read_error_of_the_older_root_is_told_and_the_newer_one_used() {
+    let steps = history();
+    let (disk, store) = holding(&steps);
+    let older = path(&root_name(store.roots[0].number));
+    let faulty = FaultDisk::new(Arc::new(disk.clone()), 0);
+    faulty.add(Rule::new(Op::Read, &older, Fault::Eio));
+    let (mut store, loaded) = CheckpointStore::open(Arc::new(faulty)).unwrap();
+    assert_eq!(loaded, expected(&steps));
+    assert_eq!((store.damaged_files(), store.damage().len()), (1, 1));
+    assert!(store.damage()[0].contains("cannot be read"));
+    assert_eq!(store.trim_through(), Position(0));
+    let next = [&steps[..], &[step(50, &[3], &[])]].concat();
+    publish(&mut store, &next).unwrap();
+    assert!(disk.contents(&older).is_none(), "it made room for the next");
+    assert_eq!(open(&disk).unwrap().1, expected(&next));
 }
