@@ -33,7 +33,7 @@ impl DiskDir {
     /// else stays exactly as it was.
     pub fn open_locked(path: impl AsRef<Path>) -> io::Result<Self> {
         let root = path.as_ref();
-        fs::create_dir_all(root).map_err(|e| about("cannot make directory", root, &e))?;
+        fs::create_dir_all(root).map_err(|e| not_made(root, &e))?;
         Self::lock(root, true)
     }
 
@@ -43,6 +43,9 @@ impl DiskDir {
     }
 
     fn lock(root: &Path, writable: bool) -> io::Result<Self> {
+        if let Some(file) = file_in(root) {
+            return Err(file);
+        }
         let lock = File::open(root).map_err(|e| about("cannot open directory", root, &e))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self {
@@ -137,6 +140,30 @@ impl DiskDir {
 
 fn about(what: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+}
+
+/// Why a directory cannot be made, and what to do.
+fn not_made(root: &Path, error: &io::Error) -> io::Error {
+    file_in(root).unwrap_or_else(|| {
+        let what = format!(
+            "cannot make directory {}: {error}; let the gateway's user make it, or choose another \
+             log.dirs",
+            root.display()
+        );
+        io::Error::new(error.kind(), what)
+    })
+}
+
+/// What is wrong with a path that leads to or through a file.
+fn file_in(root: &Path) -> Option<io::Error> {
+    let mut parts = root.ancestors();
+    let file = parts.find(|part| fs::metadata(part).is_ok_and(|found| !found.is_dir()))?;
+    let what = format!(
+        "{} is a file and no directory; log.dirs names directories, which are made if they are not \
+         there: choose another path",
+        file.display()
+    );
+    Some(io::Error::new(io::ErrorKind::NotADirectory, what))
 }
 
 impl Disk for DiskDir {
@@ -294,6 +321,26 @@ mod tests {
         assert_eq!(read[..4096], buffer[..4096]);
         assert_eq!(&read[4096..8192], aligned);
         assert_eq!(&read[8192..], aligned);
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "x").unwrap();
+        for path in [file.clone(), file.join("below"), file.join("two/below")] {
+            let opened = [
+                DiskDir::open_locked(&path),
+                DiskDir::open_locked_to_read(&path),
+            ];
+            for error in opened.map(Result::unwrap_err) {
+                let text = error.to_string();
+                let named = format!("{} is a file and no directory", file.display());
+                assert!(text.starts_with(&named), "{text}");
+                assert!(text.contains("choose another path"), "{text}");
+            }
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"x");
     }
 
     #[test]
