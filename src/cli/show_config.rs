@@ -47,12 +47,36 @@ fn properties(loaded: &Loaded) -> String {
         let _ = writeln!(out, "\n# {effect} (from {origin}): {note}");
         let _ = writeln!(out, "{key}={}", escape(value));
     }
-    let _ = writeln!(out, "\n# Not set, with their defaults:");
+    let _ = writeln!(out, "\n# Not set, with what holds:");
     for key in unset(loaded) {
-        let _ = writeln!(out, "\n# {}: {}", key.effect.word(), key.doc);
-        let _ = writeln!(out, "# {}={}", key.name, key.default);
+        let (value, origin) = held(loaded, key);
+        let set_by = match origin == DEFAULT {
+            true => String::new(),
+            false => format!(" ({origin})"),
+        };
+        let _ = writeln!(out, "\n# {}{set_by}: {}", key.effect.word(), key.doc);
+        let _ = writeln!(out, "# {}={}", key.name, escape(value));
     }
     out
+}
+
+/// Where the value of a key comes from that nothing sets.
+const DEFAULT: &str = "default";
+
+/// What holds for a key that is not set, and where it comes from: its default, or the key that sets
+/// the same thing.
+fn held<'a>(loaded: &'a Loaded, key: &'static Key) -> (&'a str, String) {
+    let other = keys::SAME.iter().find_map(|(older, newer)| match key.name {
+        name if name == *older => Some(*newer),
+        name if name == *newer => Some(*older),
+        _ => None,
+    });
+    let set = loaded.report.iter().find(|r| Some(r.key.as_str()) == other);
+    // -1 says that the other key keeps its default.
+    match set.filter(|set| set.value != "-1") {
+        Some(set) => (&set.value, format!("by {}", set.key)),
+        None => (key.default, DEFAULT.to_owned()),
+    }
 }
 
 fn unset(loaded: &Loaded) -> impl Iterator<Item = &'static Key> {
@@ -69,12 +93,15 @@ fn escape(value: &str) -> String {
 
 fn json(loaded: &Loaded) -> String {
     let defaults: Vec<KeyReport> = unset(loaded)
-        .map(|key| KeyReport {
-            key: key.name.to_owned(),
-            value: key.default.to_owned(),
-            origin: "default".to_owned(),
-            effect: key.effect.word(),
-            note: key.doc.to_owned(),
+        .map(|key| {
+            let (value, origin) = held(loaded, key);
+            KeyReport {
+                key: key.name.to_owned(),
+                value: value.to_owned(),
+                origin,
+                effect: key.effect.word(),
+                note: key.doc.to_owned(),
+            }
         })
         .collect();
     let keys: Vec<&KeyReport> = loaded.report.iter().chain(&defaults).collect();
@@ -151,6 +178,40 @@ mod tests {
             text.contains("# socket.request.max.bytes=104857600"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_another_name_sets_is_shown() {
+        for (set, name, value) in [
+            ("broker.id=7", "node.id", "7"),
+            ("node.id=8", "broker.id", "8"),
+            ("log.dir=/d", "log.dirs", "/d"),
+            ("log.dirs=/a,/b", "log.dir", "/a,/b"),
+            (
+                "queued.max.request.bytes=33554432",
+                "budget.requests.bytes",
+                "33554432",
+            ),
+            (
+                "queued.max.request.bytes=-1",
+                "budget.requests.bytes",
+                "16777216",
+            ),
+        ] {
+            let loaded = loaded(&[set]);
+            let text = super::properties(&loaded);
+            assert!(
+                text.contains(&format!("\n# {name}={value}\n")),
+                "{set}: {text}"
+            );
+            let all: serde_json::Value = serde_json::from_str(&json(&loaded)).unwrap();
+            let keys = all["keys"].as_array().unwrap();
+            let shown = keys.iter().find(|key| key["key"] == name).unwrap();
+            assert_eq!(shown["value"], value, "{set}");
+            let set_by = format!("by {}", set.split_once('=').unwrap().0);
+            let is_other = shown["origin"] == set_by.as_str();
+            assert_eq!(is_other, !set.ends_with("-1"), "{shown}");
+        }
     }
 
     #[test]

@@ -56,6 +56,13 @@ pub(super) const fn mapped(
     }
 }
 
+/// Keys that set the same thing: an older name, and the one that counts where both are given.
+pub const SAME: [(&str, &str); 3] = [
+    ("broker.id", "node.id"),
+    ("log.dir", "log.dirs"),
+    ("queued.max.request.bytes", "budget.requests.bytes"),
+];
+
 /// The key with this name, if it has an effect.
 pub fn find(name: &str) -> Option<&'static Key> {
     groups().find(|key| key.name == name)

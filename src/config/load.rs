@@ -189,11 +189,9 @@ fn apply_in_order(config: &mut Config, settings: &Settings) -> Result<(), Config
     let rest = keys::groups()
         .map(|key| key.name)
         .filter(|name| !first.contains(name));
-    let superseded = |name: &str| match name {
-        "broker.id" => settings.contains_key("node.id"),
-        "log.dir" => settings.contains_key("log.dirs"),
-        "queued.max.request.bytes" => settings.contains_key("budget.requests.bytes"),
-        _ => false,
+    let superseded = |name: &str| {
+        let mut pairs = keys::SAME.iter();
+        pairs.any(|(older, newer)| *older == name && settings.contains_key(*newer))
     };
     for name in first
         .into_iter()
