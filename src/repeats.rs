@@ -1,6 +1,7 @@
-//! Log lines that clients can cause again and again: the first few of a kind are written, the rest
-//! are counted, and how many that were is told once the period is over. All such lines ask
-//! [`LINES`], so that no client can fill the log and none is refused in silence.
+//! Log lines that clients and operators can cause again and again: the first few of a kind are
+//! written, the rest are counted, and how many that were is told once the period is over. All such
+//! lines ask [`LINES`], so that no client can fill the log and none is refused in silence, or
+//! [`NEWS`] if all is well.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// The lines of this process.
-pub static LINES: Repeats = Repeats::new();
+/// Warnings of this process.
+pub static LINES: Repeats = Repeats::new(true);
+/// What it tells of things that go as they should.
+pub static NEWS: Repeats = Repeats::new(false);
 
 /// How long lines of a kind are counted before the next ones are written.
 pub const PERIOD: Duration = Duration::from_secs(10);
@@ -36,13 +39,15 @@ impl Count {
 /// Counts lines by kind.
 #[derive(Debug)]
 pub struct Repeats {
+    are_warnings: bool,
     kinds: Mutex<BTreeMap<Kind, Count>>,
 }
 
 impl Repeats {
     /// Nothing seen yet.
-    const fn new() -> Self {
+    const fn new(are_warnings: bool) -> Self {
         Self {
+            are_warnings,
             kinds: Mutex::new(BTreeMap::new()),
         }
     }
@@ -51,22 +56,20 @@ impl Repeats {
     /// that also names the kind when the count is told, `of` the client it concerns.
     pub fn allow(&self, about: &'static str, of: Option<IpAddr>) -> bool {
         let (written, over) = self.count((about, of), Instant::now());
-        over.into_iter().for_each(tell);
+        over.into_iter().for_each(|over| self.tell_of(over));
         written
     }
 
     /// Tells how many lines were left out in the periods that are over. Called once a second.
     pub fn tell(&self) {
-        self.take_over(Instant::now(), PERIOD)
-            .into_iter()
-            .for_each(tell);
+        let over = self.take_over(Instant::now(), PERIOD);
+        over.into_iter().for_each(|over| self.tell_of(over));
     }
 
     /// The same for all periods, before the process ends.
     pub fn tell_all(&self) {
-        self.take_over(Instant::now(), Duration::ZERO)
-            .into_iter()
-            .for_each(tell);
+        let over = self.take_over(Instant::now(), Duration::ZERO);
+        over.into_iter().for_each(|over| self.tell_of(over));
     }
 
     fn count(&self, kind: Kind, now: Instant) -> (bool, Option<(Kind, u64)>) {
@@ -103,18 +106,21 @@ impl Repeats {
         over.retain(|(_, left_out)| *left_out > 0);
         over
     }
-}
 
-fn tell(((about, of), left_out): (Kind, u64)) {
-    let within = PERIOD.as_secs();
-    match of {
-        Some(address) => tracing::warn!(
-            %address,
-            "{left_out} more lines like the last ones were left out within {within} s: {about}"
-        ),
-        None => tracing::warn!(
-            "{left_out} more lines like the last ones were left out within {within} s: {about}"
-        ),
+    fn tell_of(&self, ((about, of), left_out): (Kind, u64)) {
+        let within = PERIOD.as_secs();
+        match of {
+            Some(address) => tracing::warn!(
+                %address,
+                "{left_out} more lines like the last ones were left out within {within} s: {about}"
+            ),
+            None if self.are_warnings => tracing::warn!(
+                "{left_out} more lines like the last ones were left out within {within} s: {about}"
+            ),
+            None => tracing::info!(
+                "{left_out} more lines like the last ones were left out within {within} s: {about}"
+            ),
+        }
     }
 }
 
@@ -126,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_first_lines_are_written_and_the_rest_is_counted() {
-        let (repeats, start) = (Repeats::new(), Instant::now());
+        let (repeats, start) = (Repeats::new(true), Instant::now());
         let written = |kind, at| repeats.count(kind, at).0;
         for _ in 0..WRITTEN {
             assert!(written(("slow", ONE), start));
@@ -144,7 +150,7 @@ mod tests {
 
     #[test]
     fn counts_are_told_once_the_period_is_over() {
-        let (repeats, start) = (Repeats::new(), Instant::now());
+        let (repeats, start) = (Repeats::new(true), Instant::now());
         for _ in 0..WRITTEN + 7 {
             repeats.count(("slow", ONE), start);
         }
@@ -159,7 +165,7 @@ mod tests {
 
     #[test]
     fn many_addresses_take_bounded_memory_and_share_what_is_left() {
-        let (repeats, start) = (Repeats::new(), Instant::now());
+        let (repeats, start) = (Repeats::new(true), Instant::now());
         let written = (0..100_000_u32)
             .filter(|ip| {
                 repeats

@@ -19,7 +19,7 @@ use super::session::{Peer, Sessions};
 use crate::budget::{Budget, Unit};
 use crate::config::{Config, Listener, NetConfig};
 use crate::metrics::{self, Limit, Metrics, ReasonLabel};
-use crate::repeats::LINES;
+use crate::repeats::{LINES, NEWS};
 use crate::store::journal::Durable;
 
 /// How far the gateway is in its life.
@@ -127,6 +127,7 @@ impl Server {
         };
         self.phase.send_replace(Phase::Stop);
         LINES.tell_all();
+        NEWS.tell_all();
         left
     }
 
@@ -244,7 +245,10 @@ async fn tell_repeats(mut phase: watch::Receiver<Phase>) {
     loop {
         tokio::select! {
             _ = phase.wait_for(|phase| *phase == Phase::Stop) => return,
-            _ = second.tick() => LINES.tell(),
+            _ = second.tick() => {
+                LINES.tell();
+                NEWS.tell();
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use protocol_tests::batch::{Batch, headers};
 use protocol_tests::calls::*;
 use protocol_tests::server::binary;
 use protocol_tests::wire::Wire;
-use protocol_tests::{Server, client, wait_for};
+use protocol_tests::{Server, admin, client, wait_for};
 use serde_json::Value;
 
 struct Gateway {
@@ -221,6 +221,43 @@ fn a_dry_run_changes_nothing_and_a_repetition_is_safe() {
     assert_eq!(ids(&repeated), ids(&done));
     assert_eq!(gateway.open_shards(&topic), ids(&done));
     assert_eq!(repeated["epoch"], done["epoch"]);
+}
+
+/// Programs may reshape fifty times a second.
+#[test]
+fn many_changes_are_told_in_few_lines_which_say_how_many_there_were() {
+    let mut gateway = Gateway::start();
+    let mut wire = Wire::connect(&gateway.server.address());
+    let topic = new_topic(&mut wire, 16, &[]);
+    const CHANGES: usize = 15;
+    let mut shard = gateway.open_shards(&topic)[0];
+    let token = gateway.server.data().join("admin.token");
+    let token = std::fs::read_to_string(token).expect("the token");
+    for slot in 1..=CHANGES {
+        let body = format!(r#"{{"shards": [{shard}], "at": "slot:{slot}"}}"#);
+        let path = format!("/topics/{topic}/reshape");
+        let answer = admin::post(&gateway.server.admin_address(), &path, token.trim(), &body);
+        let (code, text) = answer.expect("an answer");
+        assert_eq!(code, 200, "{text}");
+        shard = ids(&serde_json::from_str(&text).expect("JSON"))[1];
+    }
+    assert!(gateway.server.terminate());
+    let log = gateway.server.log();
+    let told = log.matches("shards were reshaped; clients go on").count();
+    let lines = log.lines().filter(|line| line.contains("were left out"));
+    let left_out = lines.map(|line| {
+        assert!(
+            line.contains(" INFO ") && line.ends_with("shards were reshaped"),
+            "{line}"
+        );
+        let count = line
+            .split_whitespace()
+            .find_map(|word| word.parse::<usize>().ok());
+        count.expect("how many")
+    });
+    let left_out: usize = left_out.sum();
+    assert!(told >= 5 && left_out > 0, "{told} and {left_out}: {log}");
+    assert_eq!(told + left_out, CHANGES);
 }
 
 /// Whatever became of the shards since: of so many partitions few epochs stay in memory.

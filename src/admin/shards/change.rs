@@ -7,6 +7,8 @@ use super::views::{ChangeRequest, ChangeView, ShardNow, ShardView, hex};
 use super::{Refusal, explain, look, repeat};
 use crate::broker::Broker;
 use crate::catalog::Topic;
+use crate::partition::Reshaped;
+use crate::repeats::NEWS;
 use crate::shard::{HashRange, Layout, ShardSpan, ShardState, cut};
 use crate::types::{PartitionKey, ShardId};
 
@@ -54,11 +56,7 @@ pub(super) fn reshape(
             "the journal has ended; look again after the next start",
         ));
     }
-    let opened: Vec<u64> = done.opened.iter().map(|id| id.0).collect();
-    tracing::info!(
-        topic = name, sealed = ?request.shards, opened = ?opened, epoch = done.epoch,
-        repeated = done.repeated, "shards were reshaped; clients go on as before"
-    );
+    tell(name, request, &done);
     for (shard, id) in view.after.iter_mut().zip(&done.opened) {
         shard.id = id.0;
         shard.created_epoch = done.epoch;
@@ -66,6 +64,17 @@ pub(super) fn reshape(
     view.epoch = done.epoch;
     view.repeated = done.repeated;
     Ok(view)
+}
+
+/// Programs may reshape many times a second.
+fn tell(topic: &str, request: &ChangeRequest, done: &Reshaped) {
+    if NEWS.allow("shards were reshaped", None) {
+        let opened: Vec<u64> = done.opened.iter().map(|id| id.0).collect();
+        tracing::info!(
+            topic, sealed = ?request.shards, opened = ?opened, epoch = done.epoch,
+            repeated = done.repeated, "shards were reshaped; clients go on as before"
+        );
+    }
 }
 
 /// The shards of those ids, in slot order.
