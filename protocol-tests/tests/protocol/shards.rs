@@ -10,7 +10,7 @@ use protocol_tests::calls::*;
 use protocol_tests::server::binary;
 use protocol_tests::wire::Wire;
 use protocol_tests::{Server, admin, client, wait_for};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 struct Gateway {
     server: Server,
@@ -298,6 +298,30 @@ fn a_change_is_answered_as_it_was_then_after_merges_growth_and_when_only_the_dis
     let lineage = gateway.json(&["lineage", &topic]);
     let oldest = lineage["epochs"][0]["epoch"].as_u64();
     assert!(oldest > Some(4), "{oldest:?} is not forgotten");
+    assert_eq!(
+        lineage["older_epochs"].as_u64(),
+        oldest.map(|oldest| oldest - 1)
+    );
+    let has_first = |view: &Value| {
+        let mut shards = view["shards"].as_array().expect("shards").iter();
+        shards.any(|shard| shard["id"].to_string() == first)
+    };
+    assert!(!has_first(&lineage));
+    let text = gateway.done(&["lineage", &topic]);
+    assert!(text.contains("and the shards that they sealed are not shown"));
+    let whole = gateway.json(&["lineage", &topic, "--older", "100"]);
+    assert!(has_first(&whole));
+    assert_eq!(
+        (&whole["epochs"][0]["epoch"], &whole["older_epochs"]),
+        (&json!(1), &json!(0))
+    );
+    let drawn = gateway.done(&["lineage", &topic, "--older", "100"]);
+    assert!(
+        drawn.contains("  e1  ") && !drawn.contains("not shown"),
+        "{drawn}"
+    );
+    let graph = gateway.done(&["lineage", &topic, "--older", "100", "--dot"]);
+    assert!(graph.contains(&format!("  s{first} -> s{};", three[0])));
     let open = gateway.open_shards(&topic);
     for (arguments, then) in &done {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -9,19 +9,22 @@ use axum::http::StatusCode;
 use super::Refusal;
 use super::explain::{self, DirectoryLoad};
 use super::views::{
-    BusiestPartition, EpochView, ExplainView, LineageView, LocateView, PlaceView, ShardNow,
-    ShardView, TopicView, hex,
+    BusiestPartition, ExplainView, LineageView, LocateView, PlaceView, ShardNow, ShardView,
+    TopicView, hex,
 };
 use crate::broker::Broker;
 use crate::catalog::Topic;
 use crate::partition::load::Traffic;
 use crate::partition::shard::Shard;
-use crate::shard::ShardSpan;
 use crate::shard::partitioner::Partitioner;
+use crate::shard::{Forgotten, ShardSpan};
 use crate::types::PartitionKey;
 
 /// How long an explanation watches the journals.
 pub(super) const WATCH: Duration = Duration::from_secs(1);
+
+/// Slots of forgotten shards in one answer: a few MiB.
+const MOST_OLDER_SLOTS: u64 = 1 << 19;
 
 /// A topic by its name.
 pub(super) fn find(broker: &Broker, name: &str) -> Result<Arc<Topic>, Refusal> {
@@ -132,19 +135,33 @@ pub(super) fn lineage(
             count.saturating_sub(1)
         )));
     }
-    let mut view = LineageView::of(name, &topic.layout, partitions);
-    if older > 0 {
-        let old = broker.partitions.old_epochs(topic.no, u32::MAX, older);
-        let old = old.map_err(|error| {
-            let text = format!("the lineage file of topic {name} cannot be read: {error}");
-            Refusal(StatusCode::INTERNAL_SERVER_ERROR, text)
-        })?;
-        let old = old
-            .iter()
-            .map(|epoch| EpochView::from(epoch.record.as_ref()));
-        view.epochs.splice(0..0, old);
+    let layout = &topic.layout;
+    if older == 0 {
+        return Ok(LineageView::of(name, layout, partitions));
     }
-    Ok(view)
+    let oldest = layout.history().first().map_or(0, |record| record.epoch);
+    let old = broker.partitions.old_epochs(topic.no, oldest, older);
+    let old = old.map_err(|error| {
+        let text = format!("the lineage file of topic {name} cannot be read: {error}");
+        Refusal(StatusCode::INTERNAL_SERVER_ERROR, text)
+    })?;
+    let layout = layout.with_older(newest(&old));
+    Ok(LineageView::of(name, &layout, partitions))
+}
+
+/// The newest of these epochs, as far as one answer may have the slots of the shards they sealed.
+fn newest(epochs: &[Forgotten]) -> &[Forgotten] {
+    let mut slots = 0;
+    let fits = |epoch: &&Forgotten| {
+        slots += epoch
+            .sealed
+            .iter()
+            .map(|shard| u64::from(shard.slots))
+            .sum::<u64>();
+        slots <= MOST_OLDER_SLOTS
+    };
+    let count = epochs.iter().rev().take_while(fits).count();
+    epochs.get(epochs.len() - count..).unwrap_or(&[])
 }
 
 pub(super) fn locate(

@@ -154,8 +154,11 @@ pub struct LineageView {
     pub slots: Vec<u32>,
     /// Shards, open and sealed, without what they carry.
     pub shards: Vec<ShardView>,
-    /// Layout epochs, oldest first; the oldest may be left out.
+    /// Layout epochs, oldest first.
     pub epochs: Vec<EpochView>,
+    /// How many epochs before these are left out, with the shards that they sealed.
+    #[serde(default)]
+    pub older_epochs: u32,
     /// Links and parent of the partitions asked for.
     pub chains: Vec<ChainView>,
 }
@@ -336,6 +339,7 @@ impl LineageView {
     /// The lineage of a topic, with the chains of the partitions in `chains`.
     pub fn of(topic: &str, layout: &Layout, chains: &BTreeSet<u32>) -> Self {
         let shards = layout.sealed().iter().chain(layout.shards());
+        let oldest = layout.history().first().map_or(1, |record| record.epoch);
         Self {
             topic: topic.to_owned(),
             partitions: layout.partitions(),
@@ -346,6 +350,7 @@ impl LineageView {
                 .iter()
                 .map(|record| EpochView::from(record.as_ref()))
                 .collect(),
+            older_epochs: oldest.saturating_sub(1),
             chains: chains
                 .iter()
                 .map(|partition| ChainView::of(layout, *partition))

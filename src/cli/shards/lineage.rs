@@ -1,16 +1,17 @@
 //! A topic's layout over time as text: one column per layout epoch, one row per stretch of slots.
 //! Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::admin::shards::views::{ChainView, EpochView, EventView, LineageView, ShardView};
 
-/// Epochs that are drawn at most, the newest ones.
+/// Epochs that are drawn side by side.
 const COLUMNS: usize = 12;
 
-/// The lineage as a table of epochs and a map of shards.
-pub fn text(view: &LineageView) -> String {
+/// The lineage as a table of epochs and a map of shards: of the newest epochs or of all that are
+/// there.
+pub fn text(view: &LineageView, all: bool) -> String {
     let mut out = String::new();
     let count = view.partitions;
     let epoch = view.epochs.last().map_or(0, |e| e.epoch);
@@ -19,6 +20,9 @@ pub fn text(view: &LineageView) -> String {
         "topic {}, {count} partitions, layout epoch {epoch}\n",
         view.topic
     );
+    if view.older_epochs > 0 {
+        let _ = writeln!(out, "{}", left_out(view));
+    }
     for record in &view.epochs {
         let _ = writeln!(
             out,
@@ -28,17 +32,43 @@ pub fn text(view: &LineageView) -> String {
             words(record)
         );
     }
-    out.push('\n');
-    out.push_str(&map(view));
+    let bands = view.epochs.rchunks(COLUMNS).rev();
+    let hidden = match all {
+        true => 0,
+        false => bands.len().saturating_sub(1),
+    };
+    if hidden > 0 {
+        let _ = writeln!(
+            out,
+            "\nthe last {COLUMNS} of {} epochs; --all draws the others, too",
+            view.epochs.len()
+        );
+    }
+    for band in bands.skip(hidden) {
+        out.push('\n');
+        out.push_str(&map(view, band));
+    }
     for chain in &view.chains {
         out.push_str(&links(chain));
     }
     out
 }
 
+/// How many epochs are not here, and how to see them.
+fn left_out(view: &LineageView) -> String {
+    format!(
+        "epochs 1 to {} and the shards that they sealed are not shown: they are on the disk, and \
+         --older {} shows them",
+        view.older_epochs, view.older_epochs
+    )
+}
+
 /// The lineage as a graph for graphviz.
 pub fn dot(view: &LineageView) -> String {
     let mut out = String::from("digraph lineage {\n  rankdir=LR;\n  node [shape=box];\n");
+    if view.older_epochs > 0 {
+        let _ = writeln!(out, "  label=\"{}\";", left_out(view));
+    }
     for shard in &view.shards {
         let style = if shard.open { "bold" } else { "dashed" };
         let _ = writeln!(
@@ -76,37 +106,49 @@ fn words(record: &EpochView) -> String {
     }
 }
 
-/// Shards by slots and epochs: a shard's id stands where it begins, bars where it goes on.
-fn map(view: &LineageView) -> String {
-    let mut starts: BTreeSet<u32> = view.shards.iter().map(|s| s.first_slot).collect();
-    starts.insert(0);
-    let mut ends: Vec<u32> = starts.iter().copied().skip(1).collect();
-    ends.push(view.partitions);
-    let rows: Vec<(u32, u32)> = starts.into_iter().zip(ends).collect();
-    let drawn = view.epochs.len().saturating_sub(COLUMNS);
-    let columns: Vec<&EpochView> = view.epochs.iter().skip(drawn).collect();
+/// Shards by slots and some epochs: a shard's id stands where it begins, bars where it goes on.
+fn map(view: &LineageView, columns: &[EpochView]) -> String {
+    let from = columns.first().map_or(0, |e| e.epoch);
+    let to = columns.last().map_or(0, |e| e.epoch);
+    let mut shards: Vec<&ShardView> = view.shards.iter().collect();
+    shards.retain(|s| s.created_epoch <= to && s.sealed_epoch.is_none_or(|sealed| from < sealed));
+    shards.sort_by_key(|s| s.first_slot);
+    let begins: BTreeMap<u32, &str> = shards
+        .iter()
+        .map(|s| (s.first_slot, &s.begin[..]))
+        .collect();
+    let starts: BTreeSet<u32> = begins.keys().copied().chain([0]).collect();
+    let ends = starts.iter().skip(1).copied().chain([view.partitions]);
 
-    let mut grid: Vec<Vec<String>> = vec![
-        std::iter::once("hash range".to_owned())
-            .chain(["partitions".to_owned()])
-            .chain(columns.iter().map(|e| format!("e{}", e.epoch)))
-            .collect(),
-    ];
-    for &(first, end) in &rows {
+    let mut grid: Vec<Vec<String>> = Vec::new();
+    for (&first, end) in starts.iter().zip(ends) {
         let slots = view.slots.get(first as usize..end as usize).unwrap_or(&[]);
-        let mut row = vec![edges(view, first, end), partitions(slots)];
-        let mut before = None;
-        for column in &columns {
-            let shard = alive(&view.shards, first, column.epoch);
-            row.push(cell(shard, before, first));
-            before = shard.map(|s| s.id);
-        }
-        grid.push(row);
+        let begin = begins.get(&first).copied().unwrap_or("0000");
+        let behind = begins.get(&end).copied().unwrap_or("ffff");
+        let range = format!("[{}…,{}…)", short(begin), short(behind));
+        grid.push(vec![range, partitions(slots)]);
     }
+    let mut before: Vec<Option<u64>> = vec![None; grid.len()];
+    for column in columns {
+        let alive: Vec<&&ShardView> = shards
+            .iter()
+            .filter(|s| is_alive(s, column.epoch))
+            .collect();
+        for ((row, before), &first) in grid.iter_mut().zip(&mut before).zip(&starts) {
+            let behind = alive.partition_point(|s| s.first_slot <= first);
+            let shard = behind.checked_sub(1).and_then(|at| alive.get(at));
+            let shard = shard.filter(|s| first < s.first_slot + s.slots);
+            row.push(cell(shard, *before, first));
+            *before = shard.map(|s| s.id);
+        }
+    }
+    let names = ["hash range".to_owned(), "partitions".to_owned()].into_iter();
+    let names = names.chain(columns.iter().map(|e| format!("e{}", e.epoch)));
+    grid.insert(0, names.collect());
     aligned(&grid)
 }
 
-fn cell(shard: Option<&ShardView>, before: Option<u64>, first: u32) -> String {
+fn cell(shard: Option<&&&ShardView>, before: Option<u64>, first: u32) -> String {
     match shard {
         Some(shard) if before == Some(shard.id) => "─".to_owned(),
         Some(shard) if shard.first_slot == first => shard.id.to_string(),
@@ -115,24 +157,9 @@ fn cell(shard: Option<&ShardView>, before: Option<u64>, first: u32) -> String {
     }
 }
 
-/// The shard that held a slot once an epoch was made.
-fn alive(shards: &[ShardView], slot: u32, epoch: u32) -> Option<&ShardView> {
-    shards.iter().find(|s| {
-        s.first_slot <= slot
-            && slot < s.first_slot + s.slots
-            && s.created_epoch <= epoch
-            && s.sealed_epoch.is_none_or(|sealed| epoch < sealed)
-    })
-}
-
-fn edges(view: &LineageView, first: u32, end: u32) -> String {
-    let begin = view.shards.iter().find(|s| s.first_slot == first);
-    let behind = view.shards.iter().find(|s| s.first_slot == end);
-    format!(
-        "[{}…,{}…)",
-        short(begin.map_or("0000", |s| &s.begin)),
-        short(behind.map_or("ffff", |s| &s.begin)),
-    )
+/// Whether a shard was open once an epoch was made.
+fn is_alive(shard: &ShardView, epoch: u32) -> bool {
+    shard.created_epoch <= epoch && shard.sealed_epoch.is_none_or(|sealed| epoch < sealed)
 }
 
 fn links(chain: &ChainView) -> String {
@@ -263,7 +290,55 @@ partition 1
   offsets 10 to 24: shard 2
   offsets 25 to now: shard 4
 ";
-        assert_eq!(text(&view()), expected);
+        assert_eq!(text(&view(), false), expected);
+    }
+
+    /// Split and merged in turns, and all forgotten but the last epoch, or all there.
+    fn long() -> (LineageView, LineageView) {
+        let mut layout = Layout::create(2, &[ShardId(1)], 0).unwrap();
+        let mut next = 2..;
+        let mut id = || ShardId(next.next().unwrap());
+        let mut older = Vec::new();
+        for _ in 0..7 {
+            let last: Vec<ShardId> = layout.shards().iter().map(|s| s.id).collect();
+            let cut = [(id(), 1), (id(), 1)];
+            let split = layout.reshape(&last, &cut, &[0; 2], 0).unwrap();
+            let both = [cut[0].0, cut[1].0];
+            layout = split.reshape(&both, &[(id(), 2)], &[0; 2], 0).unwrap();
+        }
+        let whole = layout.clone();
+        let mut parts = layout.parts().clone();
+        parts.history.drain(..14);
+        parts.sealed.drain(..19);
+        let layout = Layout::from_parts(parts).unwrap();
+        older.extend(whole.forgotten(&layout));
+        assert_eq!(layout.with_older(&older), whole);
+        let of = |layout| LineageView::of("t", layout, &BTreeSet::new());
+        (of(&layout), of(&layout.with_older(&older)))
+    }
+
+    #[test]
+    fn what_is_not_drawn_is_told() {
+        let (short, whole) = long();
+        assert_eq!((short.older_epochs, whole.older_epochs), (14, 0));
+        let note = "epochs 1 to 14 and the shards that they sealed are not shown: they are on the \
+                    disk, and --older 14 shows them";
+        assert!(text(&short, false).contains(note) && dot(&short).contains(note));
+        let newest = text(&whole, false);
+        assert!(!newest.contains("are not shown") && !dot(&whole).contains("are not shown"));
+        assert!(
+            newest.contains("the last 12 of 15 epochs; --all draws"),
+            "{newest}"
+        );
+        let all = text(&whole, true);
+        let map = "
+hash range             partitions  e1  e2  e3
+[00000000…,80000000…)  0           1   2   4
+[80000000…,ffff…)      1           │   3   │
+
+hash range             partitions  e4  e5  e6";
+        assert!(all.contains(map) && !all.contains("--all"), "{all}");
+        assert_eq!(dot(&whole).matches(" -> ").count(), 4 * 7);
     }
 
     #[test]

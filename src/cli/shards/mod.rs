@@ -44,9 +44,12 @@ enum Command {
         /// Shows the links of this partition too; may be repeated
         #[arg(long, value_name = "P")]
         partition: Vec<u32>,
-        /// Shows so many of the epochs before the last thousand, which only the disk has
+        /// Shows and draws so many of the epochs before the last thousand, which only the disk has
         #[arg(long, value_name = "N", default_value_t = 0)]
         older: u32,
+        /// Draws all epochs that are shown, as --older does, and not only the last twelve
+        #[arg(long)]
+        all: bool,
         /// Prints a graph for graphviz
         #[arg(long)]
         dot: bool,
@@ -131,8 +134,10 @@ fn ask(shards: &Shards, loaded: &Loaded) -> Result<String, String> {
             topic,
             partition,
             older,
+            all,
             dot,
         } => {
+            let all = *all || *older > 0;
             let partitions: Vec<String> = partition.iter().map(u32::to_string).collect();
             let older = older.to_string();
             let asked = partitions.iter().map(|p| ("partition", p.as_str()));
@@ -140,7 +145,7 @@ fn ask(shards: &Shards, loaded: &Loaded) -> Result<String, String> {
             let view: LineageView = client.get(&path(topic, "lineage"), &query)?;
             match dot {
                 true => Ok(lineage::dot(&view)),
-                false => shown(json, &view, lineage::text),
+                false => shown(json, &view, |view| lineage::text(view, all)),
             }
         }
         Command::Locate {
