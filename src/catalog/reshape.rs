@@ -79,6 +79,11 @@ pub enum ReshapeError {
     /// No place for the journal entry.
     #[error("the disk is nearly full: free some space or delete records, then try again")]
     NoSpace,
+    /// The process is about to end.
+    #[error(
+        "a journal has ended, and the process will: its log says why; look again after the next start"
+    )]
+    JournalEnded,
 }
 
 fn listed(shards: &[ShardId]) -> String {

@@ -6,7 +6,7 @@
 //! files, and what a partition knows of its offsets and producers stays with the partition.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +21,7 @@ use crate::partition::log::Partition;
 use crate::partition::registry::Registry;
 use crate::partition::routes::TopicShards;
 use crate::partition::shard::Standing;
-use crate::types::{Position, ShardId, TopicNo};
+use crate::types::{Offset, Position, ShardId, TopicNo};
 
 /// Counts of reshapes since the start.
 pub(super) struct Reshapes {
@@ -85,9 +85,13 @@ impl Registry {
         let shards = self.topic_shards(topic).ok_or(ReshapeError::UnknownTopic)?;
         // Looked up before the locks are taken: there may be thousands.
         let ahead = self.catalog.sequenced();
-        let moving = match ahead.reshape_topic(topic, sealed, opened)? {
-            Decision::Plan(plan) => self.moving(&plan),
-            Decision::Done { .. } => Vec::new(),
+        let (moving, elsewhere) = match ahead.reshape_topic(topic, sealed, opened)? {
+            Decision::Plan(plan) => {
+                let moving = self.moving(&plan);
+                let elsewhere = self.ends_elsewhere(&shards, &plan, &moving)?;
+                (moving, elsewhere)
+            }
+            Decision::Done { .. } => (Vec::new(), None),
         };
         let at_ms = self.clock.wall_ms();
         let mut catalog = self.catalog.lock();
@@ -108,7 +112,8 @@ impl Registry {
             true => moving,
             false => self.moving(&plan),
         };
-        let position = self.sequence_reshape(&mut catalog, &shards, &plan, &moving, at_ms);
+        let ends = elsewhere.as_ref();
+        let position = self.sequence_reshape(&mut catalog, &shards, &plan, &moving, ends, at_ms);
         drop(catalog);
         self.reshapes.note(&plan, locked.elapsed());
         let Plan { epoch, opened, .. } = plan;
@@ -126,6 +131,31 @@ impl Registry {
         keys.map(|key| self.get(key)).collect()
     }
 
+    /// Where the partitions of a plan end on stable storage, if they live in another directory than
+    /// the first: records in another journal may be lost after the reshape's entry is safe, and a
+    /// link must not start behind the end. Waits for the device, so that this holds with an interval
+    /// as sync policy, too. A partition that is not among them was made since, and has no link yet.
+    fn ends_elsewhere(
+        &self,
+        shards: &TopicShards,
+        plan: &Plan,
+        moving: &[Option<Arc<Partition>>],
+    ) -> Result<Option<BTreeMap<u32, Offset>>, ReshapeError> {
+        let routes = shards.routes();
+        let mut old = routes.open().iter();
+        let old = old.find(|shard| plan.sealed.contains(&shard.id));
+        let Some(old) = old.filter(|shard| shard.home.no != self.first().no) else {
+            return Ok(None);
+        };
+        let ends = moving.iter().flatten();
+        let ends = ends.map(|partition| (partition.key.index, partition.bounds().high_watermark));
+        let ends = ends.collect();
+        match old.home.journal().is_some_and(|journal| journal.sync()) {
+            true => Ok(Some(ends)),
+            false => Err(ReshapeError::JournalEnded),
+        }
+    }
+
     /// Gives a reshape its place in the journal and leads appends to the new shards, all under the
     /// locks of the old ones.
     fn sequence_reshape(
@@ -134,6 +164,7 @@ impl Registry {
         shards: &TopicShards,
         plan: &Plan,
         moving: &[Option<Arc<Partition>>],
+        elsewhere: Option<&BTreeMap<u32, Offset>>,
         at_ms: i64,
     ) -> Position {
         let routes = shards.routes();
@@ -141,12 +172,9 @@ impl Registry {
         let old = routes.open().iter();
         let old: Vec<_> = old.filter(|s| sealed.contains(&s.id)).collect();
         let mut locks: Vec<_> = old.iter().map(|shard| shard.lock()).collect();
-        // Records in another journal may be lost after this entry is safe, and a link must not start
-        // behind the end: there it starts at what is durable by now.
-        let here = old.iter().all(|shard| shard.home.no == self.first().no);
-        let next = |partition: &Partition| match here {
-            true => partition.next_offset(),
-            false => partition.bounds().high_watermark,
+        let next = |partition: &Partition| match elsewhere {
+            None => partition.next_offset(),
+            Some(ends) => ends.get(&partition.key.index).copied().unwrap_or(0),
         };
         // One that was not there may have been made meanwhile. One that is not there now has no
         // record yet, and gets its first one in its new shard.
