@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::clock::SimClock;
-use super::disk::SimDisk;
+use super::ends::Ends;
 use super::model::{CommitKey, CommitState, Log, Remembered, State};
 use super::net;
 use super::ops::GROUPS;
+use super::power::Disks;
 use super::store::{Options, Store};
 use super::world::World;
 use crate::partition::read::ReadFailure;
@@ -17,7 +18,7 @@ use crate::protocol::batch::Batches;
 use crate::store::backend::Disk;
 use crate::store::backend::memory::MemoryDisk;
 use crate::store::checkpoint::CheckpointStore;
-use crate::types::{FileId, Offset, PartitionKey, Position};
+use crate::types::{DirectoryNo, FileId, Offset, PartitionKey};
 
 /// What readers see at any moment: durable state, all of it, and nothing else.
 pub(super) fn visible(world: &World) {
@@ -40,14 +41,11 @@ pub(super) fn recovered(world: &World) {
 /// no other, and each is on the disk.
 pub(super) fn files(world: &World) {
     let store = world.store();
-    let all = store.registry.first().files();
-    let there = segment_files(&world.disk.memory);
+    let files = store.homes.iter().flat_map(|home| home.directory.files());
+    let all: Vec<_> = files.collect();
+    let there = files_on_disk(world);
     for file in &all {
-        assert!(
-            there.contains(&file.meta.file),
-            "{:?} is missing",
-            file.meta.file
-        );
+        assert!(there.contains(&named(file)), "{:?} is missing", named(file));
     }
     for (name, topic) in &world.model.durable.topics {
         let lists = store.registry.lists(topic.no);
@@ -61,8 +59,8 @@ pub(super) fn files(world: &World) {
                         && topic.lineage.shard_of(section.key.index) == *id
                 })
             };
-            let expected: BTreeSet<_> = all.iter().filter(mine).map(|f| f.meta.file).collect();
-            let found: BTreeSet<_> = list.iter().map(|file| file.meta.file).collect();
+            let expected: BTreeSet<_> = all.iter().filter(mine).map(named).collect();
+            let found: BTreeSet<_> = list.iter().map(named).collect();
             assert_eq!(found, expected, "files of {id:?} of {name}");
         }
     }
@@ -70,24 +68,45 @@ pub(super) fn files(world: &World) {
     assert!(report.damage.is_empty(), "{:?}", report.damage);
 }
 
+/// A segment file and the directory that it lies in.
+type InDirectory = (DirectoryNo, FileId);
+
+fn named(file: &Arc<SegmentFile>) -> InDirectory {
+    (file.directory, file.meta.file)
+}
+
+/// The segment files on all disks.
+pub(super) fn files_on_disk(world: &World) -> BTreeSet<InDirectory> {
+    let disks = world.disks.numbers().zip(world.disks.iter());
+    let files = disks.flat_map(|(no, disk)| {
+        let files = segment_files(&disk.memory).into_iter();
+        files.map(move |file| (no, file))
+    });
+    files.collect()
+}
+
 /// I4: what is sequenced now goes to the shard that is open, and not to one that was sealed.
 pub(super) fn routed(world: &World, key: PartitionKey) {
     let topics = &world.model.sequenced.topics;
     let topic = topics.values().find(|topic| topic.no == key.topic);
     let expected = topic.map(|topic| topic.lineage.shard_of(key.index));
-    let shard = world.store().partition(key).shard().map(|shard| shard.id);
+    let shard = world.store().partition(key).shard();
+    let home = shard.as_ref().map(|shard| shard.home.no);
+    let shard = shard.map(|shard| shard.id);
     assert_eq!(shard, expected, "the shard of {key}");
+    let expected = topic.map(|topic| topic.lineage.home_of(key.index));
+    assert_eq!(home, expected, "the directory of {key}");
 }
 
 /// Files that are in the lists of several shards of one topic.
-pub(super) fn shared_files(world: &World) -> BTreeSet<FileId> {
+pub(super) fn shared_files(world: &World) -> BTreeSet<InDirectory> {
     let mut shared = BTreeSet::new();
     for topic in world.model.durable.topics.values() {
         let lists = world.store().registry.lists(topic.no);
         let mut seen = BTreeSet::new();
         for file in lists.iter().flat_map(|(_, list)| list.iter()) {
-            if !seen.insert(file.meta.file) {
-                shared.insert(file.meta.file);
+            if !seen.insert(named(file)) {
+                shared.insert(named(file));
             }
         }
     }
@@ -101,10 +120,13 @@ pub(super) fn no_file_is_left(world: &World) {
     let image = world.store().catalog.image();
     let lists = image.topics().flat_map(|topic| registry.lists(topic.no));
     let listed: BTreeSet<_> = lists
-        .flat_map(|(_, list)| list.iter().map(|file| file.meta.file).collect::<Vec<_>>())
+        .flat_map(|(_, list)| list.iter().map(named).collect::<Vec<_>>())
         .collect();
-    let there: BTreeSet<_> = segment_files(&world.disk.memory).into_iter().collect();
-    assert_eq!(there, listed, "files on the disk, and in lists");
+    assert_eq!(
+        files_on_disk(world),
+        listed,
+        "files on the disk, and in lists"
+    );
 }
 
 /// Compares a store with a state. With `damaged`, records may be refused, but never be wrong.
@@ -116,6 +138,8 @@ pub(super) fn whole(store: &Store, state: &State, damaged: bool) -> usize {
         let bounds = store.partition(*key).bounds();
         let (start, end) = (bounds.log_start, bounds.high_watermark);
         assert_eq!((start, end), (log.log_start, log.next), "borders of {key}");
+        let link = state.last_link(*key).unwrap_or(0);
+        assert!(link <= end, "the lineage of {key} starts behind its end");
         match records(store, *key, log) {
             Ok(()) => {}
             Err(reason) if damaged => {
@@ -242,33 +266,38 @@ fn commits(store: &Store, state: &State) {
     );
 }
 
-/// A second process on a copy of the disk; the first one knows nothing of it.
+/// A second process on copies of the disks; the first one knows nothing of it.
 pub(super) fn open_copy(
-    copy: MemoryDisk,
+    copies: Vec<MemoryDisk>,
     clock: &Arc<SimClock>,
     options: &Options,
 ) -> Result<Store, String> {
-    let disk = SimDisk::new(copy, Arc::clone(clock), 1, || {});
-    Store::open(&disk, clock, options, || {})
+    let disks = Disks::new(copies, clock, 1, || {});
+    Store::open(&disks, clock, options, || {})
 }
 
 /// Opens what a power loss right now would leave, and checks it.
-pub(super) fn probe_power_loss(world: &mut World, least: Position) {
-    let copy = world.disk.memory.crash(world.random.next());
-    copy.set_capacity(None);
-    let store = open_copy(copy, &world.clock, &world.options).expect("it opens after a crash");
+pub(super) fn probe_power_loss(world: &mut World, least: &Ends) {
+    let mut copies = Vec::new();
+    for directory in world.disks.numbers() {
+        let seed = world.random.next();
+        let copy = world.disks.of(directory).memory.crash(seed);
+        copy.set_capacity(None);
+        copies.push(copy);
+    }
+    let store = open_copy(copies, &world.clock, &world.options).expect("it opens after a crash");
+    let last = store.last();
     assert!(
-        store.last >= least,
-        "a power loss takes {least:?} back to {:?}",
-        store.last
+        last.reaches(least),
+        "a power loss takes {least:?} back to {last:?}"
     );
     check_copy(world, &store, false);
 }
 
-/// Compares a store on a copy of the disk with the model. Says how many partitions were refused.
+/// Compares a store on copies of the disks with the model. Says how many partitions were refused.
 pub(super) fn check_copy(world: &World, store: &Store, damaged: bool) -> usize {
     let mut model = world.model.clone();
-    model.restart(store.last);
+    model.restart(&store.last());
     whole(store, &model.durable, damaged)
 }
 

@@ -1,27 +1,18 @@
-//! The simulation's disk: a disk in memory behind injected faults, which loses its power (or its
-//! process) at an operation that was chosen before.
+//! The simulation's disk: a disk in memory behind injected faults, which is gone when its machine's
+//! power is.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::clock::SimClock;
-use super::random::Random;
+use super::power::Power;
 use crate::store::backend::faults::{FaultDisk, Op};
 use crate::store::backend::memory::MemoryDisk;
 use crate::store::backend::{Disk, DiskFile, Space};
-
-/// How a process ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// What was not synced may be gone.
-    PowerLoss,
-    /// What was written is there to read, and may be gone after a later power loss.
-    Kill,
-}
+use crate::types::DirectoryNo;
 
 /// Clones are handles to the same disk.
 #[derive(Clone)]
@@ -32,21 +23,15 @@ pub(super) struct SimDisk {
 }
 
 struct Shared {
-    on: AtomicBool,
+    no: DirectoryNo,
+    power: Arc<Power>,
     clock: Arc<SimClock>,
     state: Mutex<State>,
     meanwhile: fn(),
 }
 
+#[derive(Default)]
 struct State {
-    random: Random,
-    /// Operations that change something, so far.
-    changes: u64,
-    /// Folds every operation, its name and place.
-    digest: u64,
-    end_after: Option<(u64, End)>,
-    left: Option<MemoryDisk>,
-    ended_by: Option<End>,
     /// Writes of segment files that found no space.
     segments_full: u64,
     journal_writes: u64,
@@ -60,29 +45,20 @@ struct State {
 impl SimDisk {
     /// `meanwhile` runs after each operation that changes something.
     pub(super) fn new(
+        no: DirectoryNo,
         memory: MemoryDisk,
+        power: Arc<Power>,
         clock: Arc<SimClock>,
         seed: u64,
         meanwhile: fn(),
     ) -> Self {
-        let faults = FaultDisk::new(Arc::new(memory.clone()), seed ^ 0xfa);
-        let state = State {
-            random: Random::new(seed),
-            changes: 0,
-            digest: 0xcbf2_9ce4_8422_2325,
-            end_after: None,
-            left: None,
-            ended_by: None,
-            segments_full: 0,
-            journal_writes: 0,
-            slow_permille: 0,
-            stuck: 0,
-            file_stuck: false,
-        };
+        let seed = seed ^ 0xfa ^ u64::from(no.0) << 8;
+        let faults = FaultDisk::new(Arc::new(memory.clone()), seed);
         let shared = Shared {
-            on: AtomicBool::new(true),
+            no,
+            power,
             clock,
-            state: Mutex::new(state),
+            state: Mutex::default(),
             meanwhile,
         };
         Self {
@@ -90,41 +66,6 @@ impl SimDisk {
             faults,
             shared: Arc::new(shared),
         }
-    }
-
-    /// Ends the process at the operation after `changes` more that change something.
-    pub(super) fn end_after(&self, changes: u64, end: End) {
-        self.shared.state.lock().end_after = Some((changes, end));
-    }
-
-    /// Ends the process now.
-    pub(super) fn end_now(&self, end: End) {
-        let mut state = self.shared.state.lock();
-        self.end(&mut state, end);
-    }
-
-    fn end(&self, state: &mut State, end: End) {
-        if self.shared.on.swap(false, Ordering::Relaxed) {
-            state.ended_by = Some(end);
-            state.left = Some(match end {
-                End::PowerLoss => self.memory.crash(state.random.next()),
-                End::Kill => self.memory.kill(),
-            });
-        }
-    }
-
-    pub(super) fn is_on(&self) -> bool {
-        self.shared.on.load(Ordering::Relaxed)
-    }
-
-    /// What the end left behind.
-    pub(super) fn take_left(&self) -> Option<MemoryDisk> {
-        self.shared.state.lock().left.take()
-    }
-
-    /// How the process ended, if it did.
-    pub(super) fn ended_by(&self) -> Option<End> {
-        self.shared.state.lock().ended_by
     }
 
     /// Writes of segment files that found no space so far.
@@ -135,12 +76,6 @@ impl SimDisk {
     /// Writes into journal files so far.
     pub(super) fn journal_writes(&self) -> u64 {
         self.shared.state.lock().journal_writes
-    }
-
-    /// Operations that changed something, and the digest of all operations.
-    pub(super) fn figures(&self) -> (u64, u64) {
-        let state = self.shared.state.lock();
-        (state.changes, state.digest)
     }
 
     /// Of 1 000 syncs, how many take up to a second.
@@ -166,35 +101,27 @@ impl SimDisk {
     /// Looks at a sync: whether it is still not finished. Each look takes a moment.
     pub(super) fn is_stuck(&self) -> bool {
         let mut state = self.shared.state.lock();
-        if state.stuck == 0 || !self.is_on() {
+        if state.stuck == 0 || !self.shared.power.is_on() {
             return false;
         }
         state.stuck -= 1;
-        let took = Duration::from_millis(1 + state.random.below(100));
+        let took = Duration::from_millis(1 + self.shared.power.below(100));
         self.shared.clock.advance(took);
         true
     }
 
     fn enter(&self, op: Op, name: &str, number: u64) -> io::Result<()> {
+        let (power, changes) = (&self.shared.power, changes_something(op));
         let mut state = self.shared.state.lock();
-        let random = state.digest ^ number;
-        state.digest = name.bytes().fold(random, |digest, byte| {
-            (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        }) ^ op as u64;
-        if changes_something(op) && self.is_on() {
-            state.changes += 1;
-            state.journal_writes += u64::from(op == Op::Write && name.starts_with("journal"));
-            match state.end_after.take() {
-                Some((0, end)) => self.end(&mut state, end),
-                Some((left, end)) => state.end_after = Some((left - 1, end)),
-                None => {}
-            }
-        }
-        if !self.is_on() {
+        let journal = op == Op::Write && name.starts_with("journal");
+        state.journal_writes += u64::from(journal && power.is_on());
+        let number = number ^ u64::from(self.shared.no.0) << 56;
+        power.count(number, name, op as u64, changes);
+        if !power.is_on() {
             return Err(io::Error::other("the simulated process has ended"));
         }
-        if op == Op::Sync && state.random.below(1000) < state.slow_permille {
-            let took = Duration::from_millis(1 + state.random.below(1000));
+        if op == Op::Sync && power.below(1000) < state.slow_permille {
+            let took = Duration::from_millis(1 + power.below(1000));
             self.shared.clock.advance(took);
         }
         Ok(())

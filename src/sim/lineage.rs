@@ -4,11 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::shard::{Layout, ShardSpan};
-use crate::types::{Offset, ShardId};
+use crate::types::{DirectoryId, DirectoryNo, Offset, ShardId};
 
-/// Birth and end of a shard, in layout epochs.
+/// What layouts call the data directory of this number.
+pub(super) fn directory_id(no: DirectoryNo) -> DirectoryId {
+    match no.0 {
+        0 => DirectoryId::FIRST,
+        no => DirectoryId(uuid::Uuid::from_u128(0xd0 + u128::from(no))),
+    }
+}
+
+/// Birth and end of a shard, in layout epochs, and where it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Life {
+    home: DirectoryNo,
     created: u32,
     sealed: Option<u32>,
 }
@@ -26,28 +35,48 @@ pub(super) struct Lineage {
 }
 
 impl Lineage {
-    /// A new topic's.
-    pub(super) fn new(partitions: u32, open: Vec<(ShardId, u32)>) -> Self {
+    /// A new topic's: its shards, how many slots each has, and its home.
+    pub(super) fn new(partitions: u32, open: Vec<(ShardId, u32, DirectoryNo)>) -> Self {
         let mut lineage = Self {
             epoch: 1,
             slots: (0..partitions).collect(),
             ..Self::default()
         };
-        lineage.set_open(open);
+        for (id, slots, home) in open {
+            lineage.live(id, home);
+            lineage.open.push((id, slots));
+        }
         for partition in 0..partitions {
             lineage.link(partition, 0);
         }
         lineage
     }
 
-    fn set_open(&mut self, open: Vec<(ShardId, u32)>) {
-        for (id, _) in &open {
-            self.lives.entry(*id).or_insert(Life {
-                created: self.epoch,
-                sealed: None,
-            });
-        }
-        self.open = open;
+    /// A shard begins.
+    fn live(&mut self, id: ShardId, home: DirectoryNo) {
+        let life = Life {
+            home,
+            created: self.epoch,
+            sealed: None,
+        };
+        let before = self.lives.insert(id, life);
+        assert_eq!(before, None, "{id:?} is used again");
+    }
+
+    /// The directory of a partition's open shard.
+    pub(super) fn home_of(&self, partition: u32) -> DirectoryNo {
+        self.home(self.shard_of(partition))
+    }
+
+    /// Where a partition's last link starts.
+    pub(super) fn last_link(&self, partition: u32) -> Option<Offset> {
+        let links = self.links.get(&partition)?;
+        links.last().map(|(_, start)| *start)
+    }
+
+    /// The directory of a shard.
+    pub(super) fn home(&self, id: ShardId) -> DirectoryNo {
+        self.lives[&id].home
     }
 
     /// Puts a link to the partition's shard behind its links; one that never held a record goes.
@@ -95,7 +124,7 @@ impl Lineage {
         &mut self,
         sealed: &[ShardId],
         opened: &[(ShardId, u32)],
-        next: impl Fn(u32) -> Offset,
+        starts: &BTreeMap<u32, Offset>,
     ) {
         self.epoch += 1;
         let at = self.open.iter().position(|(id, _)| *id == sealed[0]);
@@ -111,16 +140,15 @@ impl Lineage {
             let life = self.lives.get_mut(id).expect("it was open");
             life.sealed = Some(self.epoch);
         }
+        let home = self.home(sealed[0]);
         for (id, _) in opened {
-            assert!(!self.lives.contains_key(id), "{id:?} is used again");
+            self.live(*id, home);
         }
         let first = total(&self.open[..at]);
-        let mut open = std::mem::take(&mut self.open);
-        open.splice(at..at, opened.iter().copied());
-        self.set_open(open);
+        self.open.splice(at..at, opened.iter().copied());
         for slot in first..first + total(opened) {
             let partition = self.slots[slot as usize];
-            self.link(partition, next(partition));
+            self.link(partition, starts[&partition]);
         }
     }
 
@@ -173,6 +201,7 @@ impl Lineage {
         for span in &all {
             let life = self.lives[&span.id];
             assert_eq!((span.created, span.sealed), (life.created, life.sealed));
+            assert_eq!(span.home, directory_id(life.home), "{topic}: a home");
             let Some(sealed) = span.sealed else { continue };
             let children: Vec<_> = all
                 .iter()

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
+use super::ends::Ends;
 use super::lineage::Lineage;
 use crate::protocol::batch::BatchInfo;
-use crate::types::{Offset, PartitionKey, Position, ShardId, TopicId, TopicNo};
+use crate::types::{DirectoryNo, Offset, PartitionKey, Place, Position, ShardId, TopicId, TopicNo};
 
 /// Batches that a producer's retries are answered from.
 const WINDOW: usize = 5;
@@ -166,6 +167,8 @@ pub(super) enum Change {
         no: TopicNo,
         sealed: Vec<ShardId>,
         opened: Vec<(ShardId, u32)>,
+        /// The first offset of each partition in its new shard.
+        starts: BTreeMap<u32, Offset>,
     },
     Append {
         key: PartitionKey,
@@ -222,15 +225,15 @@ impl State {
                     topic.stamps = *stamps;
                 }
             }
-            Change::Reshaped { no, sealed, opened } => {
-                let logs = &self.logs;
+            Change::Reshaped {
+                no,
+                sealed,
+                opened,
+                starts,
+            } => {
                 let topic = self.topics.values_mut().find(|topic| topic.no == *no);
                 if let Some(topic) = topic {
-                    let next = |index| {
-                        let key = PartitionKey { topic: *no, index };
-                        logs[&key].next
-                    };
-                    topic.lineage.reshape(sealed, opened, next);
+                    topic.lineage.reshape(sealed, opened, starts);
                 }
             }
             Change::Append { key, sent } => {
@@ -254,6 +257,18 @@ impl State {
             }
             Change::ProducerIds { next } => self.next_producer_id = *next,
         }
+    }
+
+    /// The directory that a partition lives in.
+    pub(super) fn home_of(&self, key: PartitionKey) -> Option<DirectoryNo> {
+        let topic = self.topics.values().find(|topic| topic.no == key.topic)?;
+        Some(topic.lineage.home_of(key.index))
+    }
+
+    /// Where a partition's last link starts.
+    pub(super) fn last_link(&self, key: PartitionKey) -> Option<Offset> {
+        let topic = self.topics.values().find(|topic| topic.no == key.topic)?;
+        topic.lineage.last_link(key.index)
     }
 
     /// The partition of a topic that was not deleted.
@@ -287,37 +302,79 @@ impl State {
     }
 }
 
+/// A journal entry's changes.
+#[derive(Clone, Debug, Default)]
+struct Queued {
+    /// When it got its place, counted over all journals.
+    order: u64,
+    changes: Vec<Change>,
+}
+
+/// What a start did not find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// Entries that are gone.
+    pub(super) entries: usize,
+    /// One of them was sequenced before an entry of another journal that is there.
+    pub(super) before_a_kept_one: bool,
+}
+
 /// The state three times: as a power loss leaves it at least, as it is durable (the same, unless
-/// the journal syncs at intervals), and with everything that has a place in the journal.
+/// the journal syncs at intervals), and with everything that has a place in a journal.
+///
+/// Each journal is applied in its order. What stands in different ones is about different things,
+/// or is only sequenced once what it needs is durable, so that the order among them does not matter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     safe: State,
-    durable_at: Position,
+    durable_at: Ends,
     pub(super) durable: State,
     pub(super) sequenced: State,
-    queue: BTreeMap<Position, Vec<Change>>,
+    queue: BTreeMap<(DirectoryNo, Position), Queued>,
+    /// Entries that were sequenced so far, and the newest safe one of each journal.
+    order: u64,
+    safe_order: BTreeMap<DirectoryNo, u64>,
     /// The last change of each commit, for the position that an answer must wait for.
     pub(super) commit_changed: BTreeMap<CommitKey, Position>,
 }
 
 impl Model {
     /// A change got its place.
-    pub(super) fn sequence(&mut self, position: Position, change: Change) {
-        self.sequenced.apply(position, &change);
+    pub(super) fn sequence(&mut self, place: Place, change: Change) {
+        self.sequenced.apply(place.position, &change);
         match &change {
             Change::Commit { key, .. } => {
-                self.commit_changed.insert(key.clone(), position);
+                self.commit_changed.insert(key.clone(), place.position);
             }
             Change::GroupDeleted { group } => {
                 for (key, at) in &mut self.commit_changed {
                     if key.0 == *group {
-                        *at = position;
+                        *at = place.position;
                     }
                 }
             }
             _ => {}
         }
-        self.queue.entry(position).or_default().push(change);
+        self.order += 1;
+        let queued = self.queue.entry((place.directory, place.position));
+        let queued = queued.or_default();
+        queued.order = self.order;
+        queued.changes.push(change);
+    }
+
+    /// The first offset that a reshape gives each partition of a topic in its new shard. What is in
+    /// another journal than the reshape's may be lost after it: there it is what is durable.
+    pub(super) fn starts(&self, no: TopicNo) -> BTreeMap<u32, Offset> {
+        let of_topic = |key: &&PartitionKey| key.topic == no;
+        let keys = self.sequenced.logs.keys().filter(of_topic);
+        let start = |key: &PartitionKey| {
+            let state = match self.sequenced.home_of(*key) {
+                Some(DirectoryNo(0)) | None => &self.sequenced,
+                Some(_) => &self.durable,
+            };
+            state.logs.get(key).map_or(0, |log| log.next)
+        };
+        keys.map(|key| (key.index, start(key))).collect()
     }
 
     /// Whether a topic's newest shards are not durable yet.
@@ -326,10 +383,21 @@ impl Model {
         epoch(&self.durable) != epoch(&self.sequenced)
     }
 
+    /// The entries of a journal behind a position.
+    fn behind(
+        &self,
+        directory: DirectoryNo,
+        last: Position,
+    ) -> impl Iterator<Item = (Position, &Queued)> {
+        let (from, to) = (Position(last.0 + 1), Position(u64::MAX));
+        let range = self.queue.range((directory, from)..=(directory, to));
+        range.map(|((_, position), queued)| (*position, queued))
+    }
+
     /// Whether a reshape has a place in the journal behind this one.
     pub(super) fn reshapes_behind(&self, last: Position) -> bool {
-        let behind = self.queue.range(Position(last.0 + 1)..);
-        let mut changes = behind.flat_map(|(_, changes)| changes);
+        let behind = self.behind(DirectoryNo(0), last);
+        let mut changes = behind.flat_map(|(_, queued)| &queued.changes);
         changes.any(|change| matches!(change, Change::Reshaped { .. }))
     }
 
@@ -339,9 +407,10 @@ impl Model {
         if durable.is_some_and(|topic| topic.lineage.epoch >= epoch) {
             return Position(0);
         }
+        let first = DirectoryNo(0);
         let mut at = durable.map_or(0, |topic| topic.lineage.epoch);
-        for (position, changes) in self.queue.range(Position(self.durable_at.0 + 1)..) {
-            for change in changes {
+        for (position, queued) in self.behind(first, self.durable_at.of(first)) {
+            for change in &queued.changes {
                 let name = match change {
                     Change::Reshaped { no: of, .. } => *of == no,
                     Change::Grown { name, .. } => {
@@ -351,47 +420,74 @@ impl Model {
                 };
                 at += u32::from(name);
                 if name && at == epoch {
-                    return *position;
+                    return position;
                 }
             }
         }
         panic!("epoch {epoch} is nowhere")
     }
 
-    /// The journal is durable, and its sink has taken in everything, up to `durable`; up to
-    /// `synced` it is on stable storage.
-    pub(super) fn advance(&mut self, durable: Position, synced: Position) {
-        let from = Position(self.durable_at.0 + 1);
-        if durable >= from {
-            for (position, changes) in self.queue.range(from..=durable) {
-                let apply = |change: &Change| self.durable.apply(*position, change);
-                changes.iter().for_each(apply);
+    /// The journals are durable, and their sinks have taken in everything, up to `durable`; up to
+    /// `synced` they are on stable storage.
+    pub(super) fn advance(&mut self, durable: &Ends, synced: &Ends) {
+        for place in durable.iter() {
+            let (directory, from) = (place.directory, self.durable_at.of(place.directory));
+            if place.position <= from {
+                continue;
             }
-            self.durable_at = durable;
+            let range = (directory, Position(from.0 + 1))..=(directory, place.position);
+            for ((_, position), queued) in self.queue.range(range) {
+                let apply = |change: &Change| self.durable.apply(*position, change);
+                queued.changes.iter().for_each(apply);
+            }
+            self.durable_at.raise(place);
         }
-        while let Some(entry) = self.queue.first_entry()
-            && *entry.key() <= synced.min(durable)
-        {
-            let (position, changes) = entry.remove_entry();
-            for change in &changes {
-                self.safe.apply(position, change);
+        for place in durable.least(synced).iter() {
+            let directory = place.directory;
+            let all = (directory, Position(0))..=(directory, place.position);
+            let safe: Vec<_> = self.queue.range(all).map(|(key, _)| *key).collect();
+            for key in safe {
+                if let Some(queued) = self.queue.remove(&key) {
+                    self.make_safe(key, &queued);
+                }
             }
         }
     }
 
-    /// The store was started again and its journal ends here. Says how many changes were lost.
-    pub(super) fn restart(&mut self, last: Position) -> usize {
-        let lost = self.queue.split_off(&Position(last.0 + 1)).len();
-        for (position, changes) in std::mem::take(&mut self.queue) {
-            for change in &changes {
-                self.safe.apply(position, change);
-            }
+    fn make_safe(&mut self, (directory, position): (DirectoryNo, Position), queued: &Queued) {
+        for change in &queued.changes {
+            self.safe.apply(position, change);
         }
+        let newest = self.safe_order.entry(directory).or_default();
+        *newest = (*newest).max(queued.order);
+    }
+
+    /// The store was started again and its journals end here.
+    pub(super) fn restart(&mut self, last: &Ends) -> Lost {
+        let mut lost = BTreeMap::new();
+        let mut entries = 0;
+        for (key, queued) in std::mem::take(&mut self.queue) {
+            if key.1 <= last.of(key.0) {
+                self.make_safe(key, &queued);
+                continue;
+            }
+            entries += 1;
+            let first = lost.entry(key.0).or_insert(queued.order);
+            *first = queued.order.min(*first);
+        }
+        let before_a_kept_one = lost.iter().any(|(of, lost)| {
+            let mut kept = self.safe_order.iter();
+            kept.any(|(other, kept)| other != of && kept > lost)
+        });
         self.durable = self.safe.clone();
-        self.durable_at = last;
+        self.durable_at = last.clone();
         self.sequenced = self.safe.clone();
         let changed = self.commit_changed.values_mut();
-        changed.for_each(|at| *at = (*at).min(last));
-        lost
+        let end = last.of(DirectoryNo(0));
+        changed.for_each(|at| *at = (*at).min(end));
+        Lost {
+            entries,
+            before_a_kept_one,
+        }
     }
 }

@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::check;
+use super::jobs::Sim;
 use super::net;
 use super::ops;
 use super::random::Random;
 use super::seen::Seen;
 use super::store::Options;
-use super::world::{Sim, World};
-use crate::store::journal::{Journal, SyncPolicy};
+use super::world::World;
+use crate::store::journal::SyncPolicy;
 
 /// Seeds without a word in the environment.
 const SEEDS: u64 = 240;
@@ -27,6 +28,7 @@ fn options(seed: u64) -> Options {
         checkpoint_bytes: [16 << 10, 64 << 10][random.below(2) as usize],
         // With the smallest, a batch may be larger than a whole file.
         journal_file_bytes: [64 << 10, 8 << 10, 32 << 10][random.below(3) as usize],
+        directories: 1 + random.below(2) as u16,
         ..Options::default()
     }
 }
@@ -52,18 +54,18 @@ fn settle(sim: &Sim) {
         world.restart();
     }
     for _ in 0..4 {
-        sim.background(|worker| worker.turn(false));
+        sim.turn_everywhere(false);
         sim.world.borrow().clock.advance(Duration::from_secs(2));
     }
     {
         let mut world = sim.world.borrow_mut();
         assert!(world.is_up(), "the store gave up without a fault");
-        assert!(world.store().registry.is_writable(), "no client may write");
+        assert!(world.store().is_writable(), "no client may write");
         net::settle(&mut world);
     }
     // Answers that were not read have let go of their files.
     for _ in 0..2 {
-        sim.background(|worker| worker.turn(false));
+        sim.turn_everywhere(false);
         sim.world.borrow().clock.advance(Duration::from_secs(2));
     }
     let mut world = sim.world.borrow_mut();
@@ -72,10 +74,7 @@ fn settle(sim: &Sim) {
     append_everywhere(&mut world);
     world.store().settle();
     world.follow();
-    assert_eq!(
-        world.store().journal.durable(),
-        world.store().journal.appended()
-    );
+    assert_eq!(world.store().durable(), world.store().appended());
     assert!(world.answers.is_empty(), "an answer never left");
     assert_eq!(world.model.durable, world.model.sequenced);
     check::visible(&world);

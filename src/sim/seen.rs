@@ -127,10 +127,18 @@ pub(super) enum Branch {
     SharedFileDeleted,
     /// Files were merged into one that belongs to several shards of a topic.
     MergedAcrossShards,
+    /// An answer waited for places in two journals, neither of which was durable.
+    AnswerOfTwoJournals,
+    /// A start found an entry in one journal, and not an earlier one that stood in another.
+    OneJournalAhead,
+    /// A disk was full while another one took writes.
+    OneDirectoryFull,
+    /// A merge of shards of different directories was refused.
+    HomesDiffer,
 }
 
 /// All of them, in order.
-const ALL: [Branch; 61] = [
+const ALL: [Branch; 65] = [
     Branch::TornTail,
     Branch::SegmentWithoutEntry,
     Branch::Duplicate,
@@ -192,6 +200,10 @@ const ALL: [Branch; 61] = [
     Branch::ReshapedThenDeleted,
     Branch::SharedFileDeleted,
     Branch::MergedAcrossShards,
+    Branch::AnswerOfTwoJournals,
+    Branch::OneJournalAhead,
+    Branch::OneDirectoryFull,
+    Branch::HomesDiffer,
 ];
 
 /// How often each branch was taken.

@@ -7,7 +7,7 @@ use crate::store::backend::faults::{Fault, Op, Rule};
 use crate::store::journal::{Journal, SyncPolicy};
 
 fn roots(scene: &Scene) -> Vec<String> {
-    let names = scene.world(|world| world.disk.memory.list("checkpoint"));
+    let names = scene.world(|world| world.disk().memory.list("checkpoint"));
     let mut names = names.expect("a folder");
     names.retain(|name| name.starts_with("root-"));
     names
@@ -26,7 +26,7 @@ fn no_checkpoint_is_published_of_what_the_journal_never_made_durable() {
     scene.send(key, &sent);
     scene.world(|world| {
         let rule = Rule::new(Op::Sync, "journal", Fault::Eio);
-        world.disk.faults.add(rule);
+        world.disk().faults.add(rule);
     });
     scene.sim.background(|worker| {
         let done = worker.checkpoint();
@@ -36,7 +36,7 @@ fn no_checkpoint_is_published_of_what_the_journal_never_made_durable() {
     assert_eq!(roots(&scene), before);
     // The power fails before anything else.
     let mut world = scene.sim.world.borrow_mut();
-    world.end(crate::sim::disk::End::PowerLoss);
+    world.end(crate::sim::power::End::PowerLoss);
     world.restart();
     drop(world);
     scene.send(key, &sent);
@@ -56,10 +56,10 @@ fn with_an_interval_a_checkpoint_waits_for_the_device() {
         scene.append(scene.key(0), 700);
         scene.settle();
         scene.world(|world| {
-            let journal = &world.store().journal;
+            let journal = world.store().journal();
             assert!(journal.synced() < journal.durable());
         });
         scene.checkpoint();
-        scene.restart(crate::sim::disk::End::PowerLoss);
+        scene.restart(crate::sim::power::End::PowerLoss);
     }
 }

@@ -1,7 +1,7 @@
 //! Somebody sets the clock forward by a day, and back.
 
 use super::Scene;
-use crate::sim::disk::End;
+use crate::sim::power::End;
 
 const DAY_MS: i64 = 24 * 3_600_000;
 

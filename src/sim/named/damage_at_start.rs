@@ -1,9 +1,7 @@
 //! The device fails while a start reads the footers of segment files.
 
-use std::sync::Arc;
-
 use super::Scene;
-use crate::sim::disk::SimDisk;
+use crate::sim::power::Disks;
 use crate::sim::store::Store;
 use crate::store::backend::faults::{Fault, Op, Rule};
 
@@ -16,14 +14,14 @@ fn a_device_error_while_footers_are_read_keeps_the_store_from_starting() {
     scene.settle();
     scene.checkpoint();
     scene.world(|world| {
-        let copy = world.disk.memory.kill();
-        let disk = SimDisk::new(copy, Arc::clone(&world.clock), 1, || {});
+        let copy = world.disk().memory.kill();
+        let disks = Disks::new(vec![copy], &world.clock, 1, || {});
         let rule = Rule::new(Op::Read, "segments", Fault::Eio).times(1);
-        disk.faults.add(rule);
-        let opened = Store::open(&disk, &world.clock, &world.options, || {});
+        disks.iter().for_each(|disk| disk.faults.add(rule.clone()));
+        let opened = Store::open(&disks, &world.clock, &world.options, || {});
         let reason = opened.err().expect("it must not open");
         assert!(reason.contains("cannot be read"), "{reason}");
-        let again = Store::open(&disk, &world.clock, &world.options, || {});
+        let again = Store::open(&disks, &world.clock, &world.options, || {});
         assert!(again.is_ok(), "the device is well again");
     });
 }

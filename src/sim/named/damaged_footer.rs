@@ -17,12 +17,12 @@ fn a_reader_is_not_taken_past_a_file_that_cannot_be_read() {
     scene.settle();
     scene.checkpoint();
     scene.world(|world| {
-        let copy = world.disk.memory.kill();
+        let copy = world.disk().memory.kill();
         let mut names = copy.names();
         names.retain(|name| name.starts_with("segments"));
         let len = copy.contents(&names[1]).expect("it is there").len() as u64;
         assert!(copy.flip(&names[1], len - 30, 0x10));
-        let store = check::open_copy(copy, &world.clock, &world.options).expect("it opens");
+        let store = check::open_copy(vec![copy], &world.clock, &world.options).expect("it opens");
         let read = |offset| check::read(&store, key, offset, 10_000);
         assert_eq!(read(0).expect("undamaged")[0].0, 0);
         assert!(

@@ -1,7 +1,7 @@
 //! A retry on a new connection meets its original, which is not durable yet; then the power fails.
 
 use super::Scene;
-use crate::sim::disk::End;
+use crate::sim::power::End;
 use crate::sim::seen::Branch;
 
 #[test]

@@ -8,9 +8,9 @@ fn flip_each(scene: &Scene, groups: u64) {
     for place in 0..groups {
         for at in (0..140).step_by(10) {
             scene.world(|world| {
-                let copy = world.disk.memory.kill();
+                let copy = world.disk().memory.kill();
                 assert!(copy.flip("journal/00000001.log", place * 4096 + at, 0x40));
-                let opened = check::open_copy(copy, &world.clock, &world.options);
+                let opened = check::open_copy(vec![copy], &world.clock, &world.options);
                 let reason = opened.err();
                 let reason = reason.unwrap_or_else(|| panic!("group {place} was cut at byte {at}"));
                 assert!(reason.contains("is damaged at byte"), "{reason}");

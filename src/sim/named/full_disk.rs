@@ -1,17 +1,22 @@
 //! No space in the middle of a flush, and again after each restart.
 
 use super::Scene;
-use crate::sim::disk::End;
+use crate::sim::ops::disk_full::Full;
+use crate::sim::power::End;
 use crate::sim::{check, ops};
 use crate::store::backend::Disk;
+use crate::types::DirectoryNo;
 
 fn fill_disk(scene: &Scene, room: u64) {
     scene.world(|world| {
-        let space = world.disk.memory.space().expect("a figure");
+        let space = world.disk().memory.space().expect("a figure");
         let used = space.total - space.free;
-        world.disk.memory.set_capacity(Some(used + room));
+        world.disk().memory.set_capacity(Some(used + room));
         // A restart that keeps the disk as full as it is.
-        world.full_for = Some(u64::MAX);
+        world.full = Some(Full {
+            directory: DirectoryNo(0),
+            steps: u64::MAX,
+        });
         world.calm = true;
     });
 }
@@ -25,7 +30,7 @@ fn a_tail_that_cannot_be_flushed_is_bounded_over_restarts() {
     scene.append(key, 100);
     scene.settle();
     // Files for the journal are there; a segment file finds no room.
-    scene.world(|world| while world.store().journal.files_step() {});
+    scene.world(|world| while world.store().journal().files_step() {});
     for _ in 0..5 {
         for _ in 0..60 {
             scene.append(key, 4000);
@@ -44,7 +49,7 @@ fn a_tail_that_cannot_be_flushed_is_bounded_over_restarts() {
                 "client writes are refused"
             );
             // Room for the journal only.
-            world.disk.memory.set_capacity(None);
+            world.disk().memory.set_capacity(None);
         });
         scene.restart(End::Kill);
     }
@@ -77,11 +82,11 @@ fn a_full_disk_gets_free_by_retention_alone() {
         scene.append(key, 4000);
     }
     scene.settle();
-    scene.world(|world| while world.store().journal.files_step() {});
+    scene.world(|world| while world.store().journal().files_step() {});
     fill_disk(&scene, 1000);
     scene.turn();
     assert!(!scene.world(|world| world.store().registry.is_writable()));
-    let files = scene.world(|world| crate::sim::check::segment_files(&world.disk.memory).len());
+    let files = scene.world(|world| crate::sim::check::segment_files(&world.disk().memory).len());
     assert_eq!(files, 3);
     scene.world(|world| {
         world.clock.advance(std::time::Duration::from_secs(2));
@@ -94,7 +99,7 @@ fn a_full_disk_gets_free_by_retention_alone() {
         scene.settle();
         scene.world(|world| world.clock.advance(std::time::Duration::from_secs(2)));
     }
-    let free = scene.world(|world| world.disk.memory.space().expect("a figure").free);
+    let free = scene.world(|world| world.disk().memory.space().expect("a figure").free);
     assert!(free > 60_000, "retention gave back {free} bytes");
     scene.check();
 }
@@ -104,19 +109,19 @@ fn a_full_disk_gets_free_by_retention_alone() {
 fn journal_fills_the_disk(scene: &Scene) -> u64 {
     let key = scene.key(0);
     let capacity = scene.world(|world| {
-        while world.store().journal.files_step() {}
-        let space = world.disk.memory.space().expect("a figure");
+        while world.store().journal().files_step() {}
+        let space = world.disk().memory.space().expect("a figure");
         space.total - space.free + world.options.reserve_bytes + (700 << 10)
     });
-    scene.world(|world| world.disk.memory.set_capacity(Some(capacity)));
+    scene.world(|world| world.disk().memory.set_capacity(Some(capacity)));
     for round in 0..1000 {
         scene.append(key, 4000);
         scene.settle();
         scene.world(|world| {
-            world.store().journal.files_step();
+            world.store().journal().files_step();
             world.clock.advance(std::time::Duration::from_millis(300));
         });
-        let free = scene.world(|world| world.disk.memory.space().expect("a figure").free);
+        let free = scene.world(|world| world.disk().memory.space().expect("a figure").free);
         if free < scene.world(|world| world.options.reserve_bytes) {
             break;
         }
@@ -127,7 +132,7 @@ fn journal_fills_the_disk(scene: &Scene) -> u64 {
     scene.turn();
     scene.world(|world| {
         assert!(!world.store().registry.is_writable());
-        let segments = check::segment_files(&world.disk.memory).len();
+        let segments = check::segment_files(&world.disk().memory).len();
         assert!(segments <= 4, "{segments} files");
     });
     capacity
@@ -140,8 +145,8 @@ fn comes_back(scene: &Scene) {
             let store = world.store();
             // Nobody appends: the journal alone has to let go.
             for _ in 0..30 {
-                store.journal.step();
-                store.journal.files_step();
+                store.journal().step();
+                store.journal().files_step();
                 world.clock.advance(std::time::Duration::from_millis(20));
             }
         });
@@ -154,7 +159,7 @@ fn comes_back(scene: &Scene) {
         }
     }
     let (free, names) = scene.world(|world| {
-        let disk = &world.disk.memory;
+        let disk = &world.disk().memory;
         (disk.space().expect("a figure").free, disk.names())
     });
     panic!("still read-only with {free} bytes free: {names:?}");
@@ -171,7 +176,7 @@ fn a_small_disk_full_of_journal_comes_back_by_itself() {
         let capacity = journal_fills_the_disk(&scene);
         if restart {
             scene.restart(End::Kill);
-            scene.world(|world| world.disk.memory.set_capacity(Some(capacity)));
+            scene.world(|world| world.disk().memory.set_capacity(Some(capacity)));
         }
         comes_back(&scene);
     }

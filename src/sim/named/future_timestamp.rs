@@ -3,8 +3,8 @@
 use super::Scene;
 use crate::clock::Clock;
 use crate::protocol::batch::{BatchBuilder, compute_crc};
-use crate::sim::disk::End;
 use crate::sim::model::Sent;
+use crate::sim::power::End;
 use crate::sim::store::Options;
 
 const DAY_MS: i64 = 24 * 3_600_000;

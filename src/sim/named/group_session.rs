@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::Scene;
 use crate::coordinator::Held;
 use crate::coordinator::group::command::{HeartbeatRequest, JoinReply, JoinRequest, SyncRequest};
-use crate::sim::disk::End;
+use crate::sim::power::End;
 use crate::store::journal::Journal;
 
 fn join_request() -> JoinRequest {
@@ -67,7 +67,7 @@ fn a_member_goes_on_after_a_power_loss_with_what_it_was_told() {
         assert!(synced.value.error.is_none());
         assert_eq!(&synced.value.assignment[..], b"mine");
         scene.world(|world| {
-            let durable = world.store().journal.durable();
+            let durable = world.store().journal().durable();
             assert!(synced.after > durable, "held until its group is durable");
         });
         scene.settle();

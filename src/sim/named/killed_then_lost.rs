@@ -3,7 +3,7 @@
 
 use super::Scene;
 use crate::sim::check;
-use crate::sim::disk::End;
+use crate::sim::power::End;
 
 #[test]
 fn what_a_start_serves_survives_a_power_loss_right_after_it() {
@@ -18,9 +18,14 @@ fn what_a_start_serves_survives_a_power_loss_right_after_it() {
         assert_eq!(served, next, "the page cache has it");
         for seed in 0..40 {
             scene.world(|world| {
-                let copy = world.disk.memory.crash(seed);
-                let store = check::open_copy(copy, &world.clock, &world.options).expect("opens");
-                assert_eq!(store.last, world.store().last, "what was served is gone");
+                let copy = world.disk().memory.crash(seed);
+                let store =
+                    check::open_copy(vec![copy], &world.clock, &world.options).expect("opens");
+                assert_eq!(
+                    store.last(),
+                    world.store().last(),
+                    "what was served is gone"
+                );
                 check::check_copy(world, &store, false);
             });
         }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::check;
-use super::disk::End;
+use super::jobs::Sim;
 use super::model::Sent;
 use super::ops;
+use super::power::End;
 use super::store::Options;
-use super::world::{Sim, World};
+use super::world::World;
 use crate::store::journal::stepped::Stepped;
 use crate::types::PartitionKey;
 
@@ -15,6 +16,7 @@ mod checkpoint_ahead;
 mod clock_jumps_a_day;
 mod damage_at_start;
 mod damaged_footer;
+mod directories;
 mod duplicate_of_pending;
 mod flipped_bit;
 mod full_disk;
@@ -111,14 +113,14 @@ impl Scene {
     /// Steps the journal until the group it works on is written, and not synced yet.
     fn write_only(&self) {
         self.world(|world| {
-            let journal = Arc::clone(&world.store().journal);
-            let mut writes = world.disk.journal_writes();
+            let journal = Arc::clone(world.store().journal());
+            let mut writes = world.disk().journal_writes();
             loop {
-                let files = world.disk.memory.names().len();
+                let files = world.disk().memory.names().len();
                 assert_ne!(journal.step(), Stepped::Idle, "nothing to write");
-                let now = world.disk.journal_writes();
+                let now = world.disk().journal_writes();
                 // A next file is zeroed first, which is a write as well.
-                if now > writes && world.disk.memory.names().len() == files {
+                if now > writes && world.disk().memory.names().len() == files {
                     return;
                 }
                 writes = now;
@@ -130,7 +132,7 @@ impl Scene {
     fn go_idle(&self) {
         self.settle();
         self.world(|world| {
-            let journal = Arc::clone(&world.store().journal);
+            let journal = Arc::clone(world.store().journal());
             while journal.step() != Stepped::Idle {}
             world.clock.advance(std::time::Duration::from_secs(1));
             while journal.step() != Stepped::Idle {}

@@ -13,7 +13,7 @@ fn a_file_stays_until_its_last_reader_lets_go() {
     }
     scene.settle();
     scene.flush();
-    let files = || scene.world(|world| segment_files(&world.disk.memory));
+    let files = || scene.world(|world| segment_files(&world.disk().memory));
     let file = files()[0];
     let partition = scene.world(|world| world.store().partition(key));
     let Source::Files(reading) = partition.cut(1, 100, true).source else {

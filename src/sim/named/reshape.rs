@@ -11,8 +11,8 @@ use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Partition, Prepared, Registry};
 use crate::protocol::batch::{BatchBuilder, BatchInfo};
 use crate::sim::check;
-use crate::sim::disk::End;
 use crate::sim::ops::{self, delete_records};
+use crate::sim::power::End;
 use crate::sim::seen::Branch;
 use crate::store::journal::Journal;
 use crate::types::{Offset, ShardId, TopicNo};
@@ -85,7 +85,7 @@ fn history(scene: &Scene, id: i64) -> i32 {
         sequence += 1;
         if scene.is_up() && round % 2 == 0 {
             scene.world(|world| {
-                world.store().journal.step();
+                world.store().journal().step();
             });
         }
         if scene.is_up() {
@@ -117,7 +117,7 @@ fn end_at(operation: u64, end: End) -> bool {
     scene.settle();
     let sealed = scene.sealed();
     assert_eq!(sealed.len(), PARTITIONS as usize);
-    scene.world(|world| world.disk.end_after(operation, end));
+    scene.world(|world| world.disks.end_after(operation, end));
     history(&scene, id);
     let ended = !scene.is_up();
     // Borders, records, windows, lineage, lists and files are compared after each start.
@@ -220,7 +220,7 @@ fn i15_a_file_that_both_sides_of_a_split_have_goes_with_the_second_one() {
     }
     scene.settle();
     scene.flush();
-    let files = || scene.world(|world| check::segment_files(&world.disk.memory));
+    let files = || scene.world(|world| check::segment_files(&world.disk().memory));
     assert_eq!(files().len(), 1);
     scene.reshape(&[2, 2]);
     scene.settle();
@@ -327,10 +327,10 @@ fn i6_an_append_whose_shard_was_replaced_while_it_waited_goes_to_the_next_one() 
             .map(|p| p.join().expect("no refusal"))
             .collect()
     });
-    let journal = scene.sim.world.borrow().store().journal.clone();
+    let journal = scene.sim.world.borrow().store().journal().clone();
     journal.wait(journal.appended());
     for (partition, count) in partitions.iter().zip(counts) {
         assert_eq!(partition.bounds().high_watermark, count);
     }
-    scene.sim.world.borrow().store().journal.take_noted();
+    scene.sim.world.borrow().store().journal().take_noted();
 }

@@ -2,7 +2,7 @@
 //! Later the file grows back to its size, and the group looks whole, with a wrong checksum.
 
 use super::Scene;
-use crate::sim::disk::End;
+use crate::sim::power::End;
 use crate::sim::store::Options;
 use crate::store::journal::Journal;
 
@@ -23,7 +23,7 @@ fn run(seed: u64) -> bool {
         scene.restart(End::PowerLoss);
     }
     let short = scene.world(|world| {
-        let disk = &world.disk.memory;
+        let disk = &world.disk().memory;
         let names = disk.names();
         let journal = names.iter().filter(|name| name.starts_with("journal"));
         let mut lengths = journal.map(|name| disk.contents(name).map_or(0, |b| b.len() as u64));
@@ -33,13 +33,13 @@ fn run(seed: u64) -> bool {
         // A new file for the group that takes the cut one's number, as none is ready.
         scene.append(key, 9000);
         scene.settle();
-        scene.world(|world| while world.store().journal.files_step() {});
+        scene.world(|world| while world.store().journal().files_step() {});
         scene.go_idle();
         // Acknowledged, so it is there, and the store opens.
         scene.restart(End::PowerLoss);
     }
     scene.check();
-    let appended = scene.world(|world| world.store().journal.appended());
+    let appended = scene.world(|world| world.store().journal().appended());
     assert!(appended.0 >= 4);
     short
 }
@@ -61,8 +61,8 @@ fn run_twice(seed: u64) {
         scene.append(key, 3000);
         scene.settle();
         let mut world = scene.sim.world.borrow_mut();
-        world.disk.end_after((seed + round) % 5, End::PowerLoss);
-        while world.store().journal.files_step() {}
+        world.disks.end_after((seed + round) % 5, End::PowerLoss);
+        while world.store().journal().files_step() {}
         world.end(End::PowerLoss);
         world.restart();
     }

@@ -1,8 +1,8 @@
 //! OffsetFetch and Metadata are asked for what a crash would take back.
 
 use super::Scene;
-use crate::sim::disk::End;
 use crate::sim::ops;
+use crate::sim::power::End;
 use crate::store::journal::Journal;
 
 #[test]
@@ -18,7 +18,7 @@ fn an_offset_fetch_leaves_no_sooner_than_the_commit_it_shows() {
             let shown = held.value[0].1[0].1.as_ref().map(|commit| commit.offset);
             assert_eq!(shown, Some(offset), "what is sequenced is shown");
             assert!(
-                held.after > store.journal.durable(),
+                held.after > store.journal().durable(),
                 "and held until it is durable"
             );
         });

@@ -3,7 +3,7 @@
 //! the swap and the trim, the entry that takes files out and their deletion.
 
 use super::Scene;
-use crate::sim::disk::End;
+use crate::sim::power::End;
 use crate::sim::store::Options;
 
 /// Far more operations than one round of background work has.
@@ -30,7 +30,7 @@ fn end_at(operation: u64, end: End, damaged_starts: u64) -> bool {
     scene.world(|world| {
         world.damaged_starts = damaged_starts;
         world.clock.advance(std::time::Duration::from_secs(5));
-        world.disk.end_after(operation, end);
+        world.disks.end_after(operation, end);
     });
     for job in [Scene::flush, Scene::turn, Scene::turn] {
         if scene.world(|world| world.is_up()) {

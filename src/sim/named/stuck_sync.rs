@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use super::Scene;
-use crate::sim::disk::End;
 use crate::sim::ops::{self, disk_stuck};
+use crate::sim::power::End;
+use crate::types::DirectoryNo;
 
 /// A scene whose journal waits for a sync, with one durable batch before it and one behind it.
 fn stuck() -> Scene {
@@ -13,9 +14,9 @@ fn stuck() -> Scene {
     let key = scene.key(0);
     scene.append(key, 100);
     scene.settle();
-    scene.world(|world| disk_stuck::stick(world, 50));
+    scene.world(|world| disk_stuck::stick(world, DirectoryNo(0), 50));
     scene.append(key, 200);
-    let journal = scene.world(|world| Arc::clone(&world.store().journal));
+    let journal = scene.world(|world| Arc::clone(world.store().journal()));
     while !journal.awaits_sync() {
         journal.step();
     }
@@ -32,7 +33,7 @@ fn stuck() -> Scene {
 fn nothing_is_told_while_a_sync_is_stuck_and_all_of_it_after() {
     let scene = stuck();
     scene.world(|world| {
-        assert!(world.disk.stays_stuck());
+        assert!(world.disk().stays_stuck());
         assert_eq!(world.answers.len(), 2, "no answer left");
         // Whoever asks again is told of the same offset, and no sooner.
         ops::commit::commit(world, "g0", "a", 0, 1);

@@ -16,12 +16,12 @@ fn a_torn_group_does_not_touch_the_acknowledged_one_before_it() {
         scene.write_only();
         for seed in 0..40 {
             torn += scene.world(|world| {
-                let copy = world.disk.memory.crash(seed);
-                let store = check::open_copy(copy, &world.clock, &world.options);
+                let copy = world.disk().memory.crash(seed);
+                let store = check::open_copy(vec![copy], &world.clock, &world.options);
                 let store = store.expect("a torn tail is no damage");
-                assert!(store.last >= world.shown);
+                assert!(store.last().reaches(&world.shown));
                 check::check_copy(world, &store, false);
-                u32::from(store.tail_was_cut)
+                u32::from(store.tail_was_cut())
             });
         }
         scene.settle();

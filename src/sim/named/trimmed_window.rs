@@ -1,7 +1,7 @@
 //! The journal is trimmed past a producer's batches; then the producer retries.
 
 use super::Scene;
-use crate::sim::disk::End;
+use crate::sim::power::End;
 use crate::sim::seen::Branch;
 
 #[test]

@@ -10,8 +10,8 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{Decodable, Encodable, StrBytes};
 
 use crate::protocol::error::ErrorCode;
-use crate::sim::model::{Sent, State};
-use crate::types::{PartitionKey, TopicId};
+use crate::sim::model::{Sent, State, Verdict};
+use crate::types::{DirectoryNo, Offset, PartitionKey, Place, TopicId};
 
 /// An answer's error.
 pub(super) fn error_of(code: i16) -> Option<ErrorCode> {
@@ -31,6 +31,43 @@ pub(super) struct Part {
     pub(super) key: Option<PartitionKey>,
     /// Whether its topic asked for the time of the append then.
     pub(super) stamps: bool,
+    /// What the model says that becomes of it, at each look of the server.
+    pub(super) expected: Vec<Expected>,
+    /// Where it went.
+    pub(super) landed: Option<Landed>,
+}
+
+/// What becomes of a batch that gets its turn now.
+#[derive(Clone, Debug)]
+pub(super) struct Expected {
+    /// The verdict and the partition's next offset, if its topic is still there.
+    pub(super) judged: Option<(Verdict, Offset)>,
+    pub(super) home: DirectoryNo,
+    /// Whether that directory takes client writes.
+    pub(super) writable: bool,
+}
+
+/// A batch that has its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Landed {
+    pub(super) base: Offset,
+    pub(super) place: Place,
+    /// The time of its append, or -1.
+    pub(super) append_time: i64,
+}
+
+impl Part {
+    pub(super) fn new(topic: TopicId, index: u32, sent: Sent) -> Self {
+        Self {
+            topic,
+            index,
+            sent,
+            key: None,
+            stamps: false,
+            expected: Vec::new(),
+            landed: None,
+        }
+    }
 }
 
 /// What a client asks for.
@@ -58,7 +95,8 @@ pub(super) struct Request {
     pub(super) frame: Bytes,
     /// How often it was looked at without being done.
     pub(super) polls: u32,
-    noticed: bool,
+    /// The time at which the server looked at it first.
+    pub(super) noticed_ms: Option<i64>,
     /// Groups that had gone when it was handled.
     pub(super) era: u64,
 }
@@ -90,16 +128,17 @@ impl Request {
             correlation,
             frame,
             polls: 0,
-            noticed: false,
+            noticed_ms: None,
             era: 0,
         }
     }
 
     /// The server looks at it for the first time: topics are looked up as they are now.
-    pub(super) fn notice(&mut self, durable: &State) {
-        if std::mem::replace(&mut self.noticed, true) {
+    pub(super) fn notice(&mut self, durable: &State, now_ms: i64) {
+        if self.noticed_ms.is_some() {
             return;
         }
+        self.noticed_ms = Some(now_ms);
         if let Asked::Produce(parts) = &mut self.asked {
             for part in parts {
                 part.key = durable.partition(part.topic, part.index);

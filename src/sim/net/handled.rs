@@ -5,34 +5,29 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kafka_protocol::messages::{
     FetchRequest, FetchResponse, InitProducerIdResponse, OffsetCommitRequest, OffsetCommitResponse,
-    OffsetFetchRequest, OffsetFetchResponse, ProduceResponse,
+    OffsetFetchRequest, OffsetFetchResponse,
 };
 
-use super::asked::{Asked, Part, Request, error_of};
-use super::position;
-use crate::clock::Clock;
+use super::asked::{Asked, Request, error_of};
+use super::produced;
 use crate::handlers::Answer;
 use crate::protocol::batch::Batches;
 use crate::protocol::error::ErrorCode;
-use crate::sim::check;
-use crate::sim::model::{Change, CommitState, Verdict};
+use crate::sim::ends::in_first;
+use crate::sim::model::{Change, CommitState};
 use crate::sim::seen::Branch;
-use crate::sim::world::World;
+use crate::sim::world::{Placed, World};
 use crate::store::journal::Journal;
-use crate::store::journal::stepped::Noted;
-use crate::types::Position;
-
-/// How far ahead of the clock a topic takes timestamps.
-const HOUR_MS: i64 = 3_600_000;
+use crate::types::{Places, Position};
 
 pub(super) fn compare(
     world: &mut World,
     request: &Request,
     answer: &Answer,
     before: Position,
-    appended: &[Noted],
+    appended: &[Placed],
 ) {
-    let after = position(answer);
+    let after = &answer.after;
     let frame = answer.frame.as_ref().expect("everything asked is answered");
     let frame = Bytes::from(frame.parts.concat());
     match &request.asked {
@@ -41,7 +36,7 @@ pub(super) fn compare(
             producer_id(world, response.producer_id.0, after, before);
         }
         Asked::Produce(parts) => {
-            produce(world, parts, &request.decode(&frame), after, appended);
+            produced::compare(world, request, parts, &request.decode(&frame), after);
         }
         Asked::Fetch(asked) => {
             if request.polls > 0 {
@@ -55,20 +50,21 @@ pub(super) fn compare(
         Asked::Offsets(asked) => offsets(world, asked, &request.decode(&frame), after),
         Asked::Join(_) | Asked::Sync(_) | Asked::Heartbeat(_) | Asked::Leave(_) => {
             if let Some(last) = appended.last() {
-                world.answer(after, Position(0));
-                assert!(last.position > before);
+                world.answer(after.clone(), Position(0));
+                assert!(last.place.position > before);
             }
         }
     }
 }
 
-fn producer_id(world: &mut World, id: i64, after: Position, before: Position) {
+fn producer_id(world: &mut World, id: i64, after: &Places, before: Position) {
     let store = world.store();
     let next = store.catalog.sequenced().next_producer_id();
-    let appended = store.journal.appended();
+    let appended = store.journal().appended();
     if appended > before {
-        world.model.sequence(appended, Change::ProducerIds { next });
-        assert_eq!(after, appended);
+        let change = Change::ProducerIds { next };
+        world.model.sequence(in_first(appended), change);
+        assert_eq!(*after, appended.into());
     }
     assert!(id < world.model.sequenced.next_producer_id);
     let known = world.clients.ids.contains(&id);
@@ -76,109 +72,7 @@ fn producer_id(world: &mut World, id: i64, after: Position, before: Position) {
         !known && world.net.ids.insert(id),
         "{id} was given out twice"
     );
-    world.answer(after, after);
-}
-
-fn produce(
-    world: &mut World,
-    parts: &[Part],
-    response: &ProduceResponse,
-    after: Position,
-    appended: &[Noted],
-) {
-    let results: Vec<_> = response
-        .responses
-        .iter()
-        .flat_map(|topic| {
-            topic
-                .partition_responses
-                .iter()
-                .map(move |r| (topic.topic_id, r))
-        })
-        .collect();
-    assert_eq!(results.len(), parts.len(), "an answer for each partition");
-    let mut appended = appended.iter();
-    for (part, (topic, result)) in parts.iter().zip(results) {
-        assert_eq!((topic, result.index), (part.topic, part.index as i32));
-        let Some(key) = part.key else {
-            let expected = not_there(world, part);
-            assert_eq!(error_of(result.error_code), Some(expected));
-            continue;
-        };
-        let log = world.model.sequenced.logs.get(&key);
-        let expected = log.map(|log| (log.judge(&part.sent), log.next));
-        match (expected, error_of(result.error_code)) {
-            (_, Some(ErrorCode::KafkaStorageError)) => {
-                assert!(
-                    !world.store().registry.is_writable(),
-                    "{key}: there is room"
-                );
-                world.refused_while_full |= world.full_for.is_some();
-            }
-            // Its topic was deleted before the request was looked at, or in the middle of it.
-            (None, Some(ErrorCode::UnknownTopicOrPartition)) => world.seen.note(Branch::Sealed),
-            (_, Some(ErrorCode::InvalidTimestamp)) => {
-                let latest = world.clock.wall_ms() + HOUR_MS;
-                assert!(part.sent.time() > latest && !part.stamps, "{key}: refused");
-            }
-            (Some((Verdict::OutOfOrder, _)), Some(ErrorCode::OutOfOrderSequenceNumber)) => {
-                world.seen.note(Branch::OutOfOrder);
-            }
-            (Some((Verdict::Append, next)), None) => {
-                let noted = appended.next().expect("an append");
-                assert_eq!(noted.key, key);
-                assert_eq!(result.base_offset, next, "{key}: offsets are dense");
-                landed(world, part, noted, result.log_append_time_ms);
-                world.answer(after, noted.position);
-            }
-            (Some((Verdict::Duplicate(original), _)), None) => {
-                assert_eq!(result.base_offset, original.base, "the original's offset");
-                world.seen.note(Branch::DuplicateOnNewConnection);
-                world.answer(after, original.position);
-            }
-            (expected, code) => panic!("{key}: the model says {expected:?}, the store {code:?}"),
-        }
-    }
-    assert!(appended.next().is_none(), "nothing else is appended");
-}
-
-/// What a producer is told of a partition that does not exist: a crash may have made its topic
-/// smaller again.
-fn not_there(world: &World, part: &Part) -> ErrorCode {
-    let mut topics = world.model.durable.topics.values();
-    match topics.any(|topic| topic.id == part.topic) {
-        true => ErrorCode::UnknownTopicOrPartition,
-        false => ErrorCode::UnknownTopicId,
-    }
-}
-
-/// A batch has its place.
-fn landed(world: &mut World, part: &Part, noted: &Noted, append_time: i64) {
-    let key = noted.key;
-    let mut sent = part.sent.clone();
-    assert_eq!(noted.payload, sent.payload, "{key}: kept as sent");
-    let log = &world.model.sequenced.logs[&key];
-    let twice = log
-        .batches
-        .values()
-        .any(|other| other.payload == sent.payload);
-    assert!(
-        !twice,
-        "{key}: a batch of an idempotent producer is there twice"
-    );
-    assert_eq!(
-        append_time >= 0,
-        part.stamps,
-        "{key}: a time is told if it is set"
-    );
-    if part.stamps {
-        sent.stamp = Some(append_time);
-        world.seen.note(Branch::Stamped);
-    }
-    world
-        .model
-        .sequence(noted.position, Change::Append { key, sent });
-    check::routed(world, key);
+    world.answer(after.clone(), after.clone());
 }
 
 /// A Fetch shows durable records, and borders that belong to them.
@@ -229,14 +123,14 @@ fn commit(
     world: &mut World,
     asked: &OffsetCommitRequest,
     response: &OffsetCommitResponse,
-    after: Position,
-    appended: &[Noted],
+    after: &Places,
+    appended: &[Placed],
 ) {
     let (topic, partition) = (&asked.topics[0], &asked.topics[0].partitions[0]);
     if error_of(response.topics[0].partitions[0].error_code).is_some() {
         return;
     }
-    let position = appended.first().expect("a commit's record").position;
+    let landed = appended.first().expect("a commit's record").place;
     let name = topic.name.to_string();
     let id = world.model.durable.topics[&name].id;
     let group = asked.group_id.to_string();
@@ -270,17 +164,15 @@ fn commit(
         topic_id: id,
     };
     world.seen.note(Branch::MemberCommitted);
-    world
-        .model
-        .sequence(position, Change::Commit { key, commit });
-    world.answer(after, position);
+    world.model.sequence(landed, Change::Commit { key, commit });
+    world.answer(after.clone(), landed);
 }
 
 fn offsets(
     world: &mut World,
     asked: &OffsetFetchRequest,
     response: &OffsetFetchResponse,
-    after: Position,
+    after: &Places,
 ) {
     let found = &response.groups[0];
     if error_of(found.error_code).is_some() {
@@ -320,6 +212,6 @@ fn offsets(
     let changed = world.model.commit_changed.iter();
     let truth = changed.filter(|(key, _)| key.0 == group).map(|(_, at)| *at);
     if let Some(truth) = truth.max() {
-        world.answer(after, truth);
+        world.answer(after.clone(), truth);
     }
 }

@@ -2,7 +2,8 @@
 //! handlers, answers wait in a queue as a connection's do, and whatever is under way is lost when
 //! the connection is: on its way, being handled, handled, or answered.
 //!
-//! [`asked`] has the requests, [`handled`] compares what the server made of each with the model;
+//! [`asked`] has the requests, [`handled`] and [`produced`] compare what the server made of each
+//! with the model;
 //! [`producer`], [`member`] and [`reader`] are clients, which know only what they were answered.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,11 +20,12 @@ use crate::clock::Clock;
 use crate::config::Listener;
 use crate::handlers::{self, Answer, ClientInfo, CloseReason, Connection};
 use crate::store::journal::{Journal, SyncPolicy};
-use crate::types::Position;
+use crate::types::Place;
 
 mod asked;
 mod handled;
 mod member;
+mod produced;
 mod producer;
 mod reader;
 
@@ -288,24 +290,34 @@ fn handle(world: &mut World, link: &mut Link) {
         return;
     }
     world.follow();
-    request.notice(&world.model.durable);
-    let before = world.store().journal.appended();
+    request.notice(&world.model.durable, world.clock.wall_ms());
+    if let Asked::Produce(parts) = &mut request.asked {
+        produced::expect(world, parts);
+    }
+    let before = world.store().journal().appended();
     let outcome = poll(world, &mut handling);
     if !world.is_up() {
         return;
     }
     let appended = world.take_appended();
+    if let Asked::Produce(parts) = &mut request.asked {
+        produced::landed(world, parts, &appended);
+    }
     match outcome {
         Poll::Pending => {
-            assert!(appended.is_empty() || request.api != ApiKey::Produce);
             request.polls += 1;
             link.handling = Some((request, handling));
         }
         Poll::Ready(Err(reason)) => panic!("{:?} ended its connection: {reason}", request.api),
         Poll::Ready(Ok(answer)) => {
             handled::compare(world, &request, &answer, before, &appended);
-            if position(&answer) > world.store().journal.durable() {
+            let durable = world.store().durable();
+            if !durable.covers(&answer.after) {
                 world.seen.note(Branch::AnswerHeld);
+            }
+            let held = |place: &Place| !durable.covers(&(*place).into());
+            if answer.after.iter().filter(held).count() > 1 {
+                world.seen.note(Branch::AnswerOfTwoJournals);
             }
             request.era = world.net.era;
             link.queue.push_back((request, answer));
@@ -319,7 +331,7 @@ fn poll(world: &World, handling: &mut Handling) -> Poll<Result<Answer, CloseReas
     let mut context = Context::from_waker(Waker::noop());
     world.advance_timers();
     loop {
-        let before = world.disk.figures();
+        let before = world.disks.figures();
         let polled = {
             let _inside = world.runtime.enter();
             handling.as_mut().poll(&mut context)
@@ -329,29 +341,23 @@ fn poll(world: &World, handling: &mut Handling) -> Poll<Result<Answer, CloseReas
         }
         let idle = async { tokio::task::spawn_blocking(|| ()).await };
         world.runtime.block_on(idle).expect("nothing to fail");
-        if world.disk.figures() == before {
+        if world.disks.figures() == before {
             return Poll::Pending;
         }
     }
 }
 
-/// What an answer waits for, in the journal of the one directory.
-fn position(answer: &Answer) -> Position {
-    let places = answer.after.iter();
-    places.map(|place| place.position).max().unwrap_or_default()
-}
-
 /// Lets answers go that have their turn and are durable.
 fn leave(world: &mut World, link: &mut Link) {
-    let durable = world.store().journal.durable();
+    let durable = world.store().durable();
     while link.reads
         && let Some((_, answer)) = link.queue.front()
-        && position(answer) <= durable
+        && durable.covers(&answer.after)
     {
         let Some((request, answer)) = link.queue.pop_front() else {
             return;
         };
-        world.shown = world.shown.max(position(&answer));
+        world.shown.raise_to(answer.after.iter());
         let frame = answer.frame.map(|frame| frame.parts.concat());
         link.arriving
             .push_back((request, frame.unwrap_or_default().into()));

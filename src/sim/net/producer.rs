@@ -128,14 +128,7 @@ pub(in crate::sim) fn go_on(world: &mut World, i: usize) {
             batch.under_way = true;
             again += u64::from(batch.tries > 0);
             batch.tries += 1;
-            let (topic, index, sent) = (*topic, *index, batch.sent.clone());
-            parts.push(Part {
-                topic,
-                index,
-                sent,
-                key: None,
-                stamps: false,
-            });
+            parts.push(Part::new(*topic, *index, batch.sent.clone()));
         }
     }
     if again > 0 {

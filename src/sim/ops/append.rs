@@ -15,7 +15,7 @@ use crate::sim::seen::Branch;
 use crate::sim::store::at_once;
 use crate::sim::world::World;
 use crate::store::journal::Journal;
-use crate::types::PartitionKey;
+use crate::types::{PartitionKey, Place};
 
 /// Batches that a client keeps for retries.
 const KEPT: usize = 8;
@@ -27,7 +27,12 @@ pub(in crate::sim) fn run(world: &mut World) {
     let records = 1 + world.random.below(4) as i32;
     let id = match world.random.one_in(3) {
         true => None,
-        false => world.random.pick(&world.clients.ids).copied(),
+        false => {
+            let known = world.model.durable.next_producer_id;
+            let id = world.random.pick(&world.clients.ids).copied();
+            // Its client has not heard of it before that.
+            id.filter(|id| *id < known)
+        }
     };
     let producer = id.map(|id| (id, next_sequence(world, id, key)));
     let bytes = match world.random.below(20) {
@@ -106,12 +111,15 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
     let Some(partition) = registry.get(key) else {
         return;
     };
-    if !registry.is_writable() {
-        world.refused_while_full |= world.full_for.is_some();
+    let Some(home) = partition.shard().map(|shard| Arc::clone(&shard.home)) else {
+        return;
+    };
+    if !home.is_writable() {
+        world.refused_while_full |= world.full.is_some();
         return;
     }
-    let Some(Some(mut room)) = at_once(registry.first().room(sent.payload.len() + ENTRY_OVERHEAD))
-    else {
+    let room = at_once(home.room(sent.payload.len() + ENTRY_OVERHEAD));
+    let Some(Some(mut room)) = room else {
         world.seen.note(Branch::TailFull);
         return;
     };
@@ -139,29 +147,37 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
         (Some((Verdict::Append, next)), Ok(appended)) => {
             assert_eq!(appended.base_offset, next, "{key}: offsets are dense");
             assert!(!appended.duplicate, "{key}: appended, not a duplicate");
-            let position = appended.place.position;
+            let place = appended.place;
+            let journal = &world.store().home(home.no).journal;
             assert_eq!(
-                position,
-                registry.first().journal().expect("one").appended()
+                (place.directory, place.position),
+                (home.no, journal.appended())
             );
+            if !world.store().is_writable() {
+                world.seen.note(Branch::OneDirectoryFull);
+            }
             let mut sent = sent.clone();
             if stamps(world, key) {
                 assert!(appended.log_append_time_ms >= 0, "{key}: a time is told");
                 sent.stamp = Some(appended.log_append_time_ms);
                 world.seen.note(Branch::Stamped);
             }
-            world.model.sequence(position, Change::Append { key, sent });
-            world.answer(position, position);
+            world.model.sequence(place, Change::Append { key, sent });
+            world.answer(place, place);
             check::routed(world, key);
         }
         (Some((Verdict::Duplicate(original), _)), Ok(appended)) => {
             assert!(appended.duplicate, "{key}: a duplicate");
             assert_eq!(appended.base_offset, original.base, "the original's offset");
             world.seen.note(Branch::Duplicate);
-            if original.position > world.store().journal.durable() {
+            let original = Place {
+                directory: home.no,
+                position: original.position,
+            };
+            if !world.store().durable().covers(&original.into()) {
                 world.seen.note(Branch::DuplicateOfPending);
             }
-            world.answer(appended.place.position, original.position);
+            world.answer(appended.place, original);
         }
         (expected, outcome) => {
             panic!("{key}: the model says {expected:?}, the store {outcome:?}")

@@ -57,21 +57,19 @@ pub(in crate::sim) fn commit(
         None => {
             // Timers of other groups may have run out behind it.
             let appended = world.take_appended();
-            let position = appended.first().expect("a commit's record").position;
-            assert!(held.after >= position, "the commit's own position");
+            let place = appended.first().expect("a commit's record").place;
+            assert!(held.after >= place.position, "the commit's own position");
             let key = (group.to_string(), name.to_string(), partition);
             let commit = CommitState {
                 offset,
                 metadata,
                 topic_id: id,
             };
-            world
-                .model
-                .sequence(position, Change::Commit { key, commit });
-            world.answer(held.after, position);
+            world.model.sequence(place, Change::Commit { key, commit });
+            world.answer(held.after, place);
         }
         Some(ResponseError::NotCoordinator) if !writable => {
-            world.refused_while_full |= world.full_for.is_some();
+            world.refused_while_full |= world.full.is_some();
         }
         Some(error) => panic!("commit of {group}: {error:?}"),
     }

@@ -1,5 +1,6 @@
 //! AlterConfigs: retention by size and the time of the append, on and off.
 
+use crate::sim::ends::in_first;
 use crate::sim::model::Change;
 use crate::sim::ops::any_topic;
 use crate::sim::world::World;
@@ -21,9 +22,8 @@ pub(super) fn run(world: &mut World) {
     let catalog = &world.store().catalog;
     if let Ok(position) = catalog.propose(|image| image.set_topic_configs(topic.no, configs)) {
         let no = topic.no;
-        world
-            .model
-            .sequence(position, Change::Stamps { no, stamps });
+        let change = Change::Stamps { no, stamps };
+        world.model.sequence(in_first(position), change);
         world.answer(position, position);
     }
 }

@@ -6,10 +6,12 @@ use crate::sim::world::World;
 use crate::store::journal::SyncPolicy;
 
 pub(super) fn run(world: &mut World) {
-    let copy = world.disk.memory.kill();
-    copy.set_capacity(None);
+    let directory = world.any_directory();
+    let copies = world.disks.killed();
+    copies.iter().for_each(|copy| copy.set_capacity(None));
+    let copy = &copies[usize::from(directory.0)];
     let names = copy.names();
-    let was_sound = check::checkpoint_is_sound(&copy);
+    let was_sound = check::checkpoint_is_sound(copy);
     let Some(name) = world.random.pick(&names).cloned() else {
         return;
     };
@@ -25,15 +27,16 @@ pub(super) fn run(world: &mut World) {
     }
     let roots = names.iter().filter(|n| n.starts_with("checkpoint/root-"));
     let newest_root = roots.max() == Some(&name);
-    match check::open_copy(copy, &world.clock, &world.options) {
+    match check::open_copy(copies, &world.clock, &world.options) {
         Ok(store) => {
-            let marked = world.store().journal.is_marked();
+            let marked = world.store().home(directory).journal.is_marked();
             let always = world.options.sync == SyncPolicy::Always;
+            let all_there = store.last().reaches(&world.shown);
             assert!(
-                !always || !marked || store.last >= world.shown,
+                !always || !marked || all_there,
                 "a flipped bit in {name} at {at} takes acknowledged entries away"
             );
-            if store.last < world.shown {
+            if !all_there {
                 return;
             }
             let damaged = name.starts_with("segments");

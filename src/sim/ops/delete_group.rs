@@ -21,13 +21,11 @@ pub(super) fn run(world: &mut World) {
         Ok(()) => {
             // Timers of other groups may have run out behind it.
             if let Some(noted) = world.take_appended().first()
-                && noted.position <= held.after
+                && noted.place.position <= held.after
             {
-                let position = noted.position;
-                assert!(held.after >= position, "the deletion's own position");
                 let group = group.to_string();
                 let change = Change::GroupDeleted { group };
-                world.model.sequence(position, change);
+                world.model.sequence(noted.place, change);
             } else {
                 assert!(!has_commits, "{group} was deleted without a trace");
             }

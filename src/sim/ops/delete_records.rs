@@ -26,7 +26,7 @@ pub(in crate::sim) fn up_to(world: &mut World, key: PartitionKey, offset: Offset
         (Some(before), Ok((start, after))) => {
             assert_eq!(start, before.max(offset), "{key}: the log start");
             world.follow();
-            world.answer(after.position, after.position);
+            world.answer(after, after);
         }
         (None, Err(Refused::Sealed)) => {}
         (before, moved) => panic!("{key}: from {before:?} to {offset}: {moved:?}"),

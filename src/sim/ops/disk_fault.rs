@@ -17,7 +17,8 @@ const OPS: [Op; 7] = [
 const FOLDERS: [&str; 3] = ["journal", "segments", "checkpoint"];
 
 pub(super) fn run(world: &mut World) {
-    let disk = world.disk.clone();
+    let directory = world.any_directory();
+    let disk = world.disks.of(directory).clone();
     add(&mut world.random, &disk);
 }
 

@@ -1,4 +1,4 @@
-//! Syncs get slow, or quick again.
+//! Syncs of a disk get slow, or quick again.
 
 use crate::sim::world::World;
 
@@ -7,5 +7,6 @@ pub(super) fn run(world: &mut World) {
         true => 0,
         false => world.random.below(1000),
     };
-    world.disk.slow_syncs(permille);
+    let directory = world.any_directory();
+    world.disks.of(directory).slow_syncs(permille);
 }

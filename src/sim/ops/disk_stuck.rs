@@ -8,10 +8,11 @@ use std::sync::Arc;
 use crate::sim::seen::Branch;
 use crate::sim::world::World;
 use crate::store::journal::{Journal, SyncPolicy};
-use crate::types::Position;
+use crate::types::{DirectoryNo, Position};
 
 /// What is known of a stuck device.
 pub(in crate::sim) struct Stuck {
+    directory: DirectoryNo,
     /// Entries up to here were synced when the journal's sync got stuck, if it did.
     synced: Option<Position>,
     /// Clients appended something behind that.
@@ -21,14 +22,16 @@ pub(in crate::sim) struct Stuck {
 pub(super) fn run(world: &mut World) {
     if world.stuck.is_none() {
         let looks = 10 + world.random.below(120);
-        stick(world, looks);
+        let directory = world.any_directory();
+        stick(world, directory, looks);
     }
 }
 
-/// Lets the device finish no sync before it was looked at so many times.
-pub(in crate::sim) fn stick(world: &mut World, looks: u64) {
-    world.disk.stick(looks);
+/// Lets a directory's device finish no sync before it was looked at so many times.
+pub(in crate::sim) fn stick(world: &mut World, directory: DirectoryNo, looks: u64) {
+    world.disks.of(directory).stick(looks);
     world.stuck = Some(Stuck {
+        directory,
         synced: None,
         appended: false,
     });
@@ -39,8 +42,8 @@ pub(in crate::sim) fn tick(world: &mut World) {
     let Some(mut stuck) = world.stuck.take() else {
         return;
     };
-    let journal = Arc::clone(&world.store().journal);
-    let still = world.disk.stays_stuck();
+    let journal = Arc::clone(&world.store().home(stuck.directory).journal);
+    let still = world.disks.of(stuck.directory).stays_stuck();
     if still && !world.is_up() {
         if stuck.synced.is_some() {
             world.seen.note(Branch::EndedWhileStuck);

@@ -1,6 +1,6 @@
 //! The process ends: now, or at a disk operation soon.
 
-use crate::sim::disk::End;
+use crate::sim::power::End;
 use crate::sim::seen::Branch;
 use crate::sim::world::World;
 
@@ -19,12 +19,12 @@ pub(super) fn now(world: &mut World) {
 pub(super) fn soon(world: &mut World) {
     let end = kind(world);
     let after = world.random.below(60);
-    world.disk.end_after(after, end);
+    world.disks.end_after(after, end);
 }
 
 /// Notes why a process that runs no more ended.
 pub(super) fn note(world: &mut World) {
-    if world.disk.is_on() && world.store().journal.failure().is_some() {
+    if world.disks.is_on() && world.store().journal_failure().is_some() {
         world.seen.note(Branch::JournalFailed);
     }
 }

@@ -3,8 +3,8 @@
 use std::io;
 
 use crate::partition::maintenance::Worker;
+use crate::sim::jobs::Sim;
 use crate::sim::seen::Branch;
-use crate::sim::world::Sim;
 
 pub(super) fn run(sim: &Sim) {
     background(sim, Worker::flush);
@@ -20,7 +20,8 @@ pub(super) fn checkpoint(sim: &Sim) {
 }
 
 fn background(sim: &Sim, job: fn(&mut Worker) -> io::Result<()>) {
-    sim.background(|worker| match job(worker) {
+    let directory = sim.world.borrow_mut().any_directory();
+    sim.background_in(directory, |worker| match job(worker) {
         Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
         done => done.map_err(|error| error.to_string()),
     });

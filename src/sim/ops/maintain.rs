@@ -1,8 +1,8 @@
 //! A turn of the maintenance thread: whatever is due.
 
-use crate::sim::check::{self, segment_files};
+use crate::sim::check;
+use crate::sim::jobs::Sim;
 use crate::sim::seen::Branch;
-use crate::sim::world::Sim;
 
 pub(super) fn run(sim: &Sim) {
     let before = {
@@ -11,11 +11,12 @@ pub(super) fn run(sim: &Sim) {
         check::files(&world);
         let shared = check::shared_files(&world);
         world.shared_files.extend(shared);
-        segment_files(&world.disk.memory)
+        check::files_on_disk(&world)
     };
-    sim.background(|worker| worker.turn(false));
+    let directory = sim.world.borrow_mut().any_directory();
+    sim.background_in(directory, |worker| worker.turn(false));
     let mut world = sim.world.borrow_mut();
-    let after = segment_files(&world.disk.memory);
+    let after = check::files_on_disk(&world);
     for file in before.iter().filter(|file| !after.contains(file)) {
         world.seen.note(Branch::FileDeleted);
         if world.shared_files.contains(file) {

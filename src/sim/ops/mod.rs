@@ -1,6 +1,7 @@
 //! What clients and the machine do, one operation per file.
 
-use super::world::{Sim, World};
+use super::jobs::Sim;
+use super::world::World;
 use super::{check, net};
 use crate::types::PartitionKey;
 
@@ -13,7 +14,7 @@ mod damage;
 mod delete_group;
 pub(super) mod delete_records;
 pub(super) mod disk_fault;
-mod disk_full;
+pub(super) mod disk_full;
 mod disk_slow;
 pub(super) mod disk_stuck;
 mod end;

@@ -5,10 +5,10 @@ use crate::sim::world::World;
 use crate::store::journal::SyncPolicy;
 
 pub(super) fn run(world: &mut World) {
-    let synced = world.store().journal.synced();
+    let synced = world.store().synced();
     let least = match world.options.sync {
-        SyncPolicy::Always => world.shown,
-        SyncPolicy::Interval(_) => world.shown.min(synced),
+        SyncPolicy::Always => world.shown.clone(),
+        SyncPolicy::Interval(_) => world.shown.least(&synced),
     };
-    check::probe_power_loss(world, least);
+    check::probe_power_loss(world, &least);
 }

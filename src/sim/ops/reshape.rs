@@ -1,8 +1,10 @@
 //! A split, a merge of neighbours, or both in one, and now and then the same once more.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::catalog::ReshapeError;
+use crate::sim::ends::in_first;
 use crate::sim::model::Change;
 use crate::sim::ops::any_topic;
 use crate::sim::seen::Branch;
@@ -63,6 +65,7 @@ pub(in crate::sim) fn reshape(world: &mut World, name: &str, sealed: &[ShardId],
     let durable = world.model.durable.topics[name].clone();
     let registry = Arc::clone(&world.store().registry);
     let writable = registry.is_writable();
+    let starts = world.model.starts(durable.no);
     let outcome = registry.reshape(durable.no, sealed, slots);
     let sequenced = world.model.sequenced.topics.get(name);
     let sequenced = sequenced.filter(|topic| topic.no == durable.no);
@@ -84,8 +87,9 @@ pub(in crate::sim) fn reshape(world: &mut World, name: &str, sealed: &[ShardId],
                 no: durable.no,
                 sealed: sealed.to_vec(),
                 opened,
+                starts,
             };
-            world.model.sequence(reshaped.position, change);
+            world.model.sequence(in_first(reshaped.position), change);
             world.answer(reshaped.position, reshaped.position);
             world.seen.note(match sealed.len() {
                 1 => Branch::Split,
@@ -102,7 +106,14 @@ pub(in crate::sim) fn reshape(world: &mut World, name: &str, sealed: &[ShardId],
             let layout = &image.topic_by_no(durable.no).expect("sequenced").layout;
             world.model.sequenced.topics[name].lineage.is(layout, name);
         }
+        Err(ReshapeError::JournalEnded) => assert!(!world.is_up(), "nothing ended"),
         Err(ReshapeError::NoSpace) => assert!(!writable, "there is room"),
+        Err(ReshapeError::DifferentHomes { .. }) => {
+            let topic = sequenced.expect("a topic that is not there was looked at");
+            let homes: BTreeSet<_> = sealed.iter().map(|id| topic.lineage.home(*id)).collect();
+            assert!(homes.len() > 1, "{name}: {sealed:?} are in one directory");
+            world.seen.note(Branch::HomesDiffer);
+        }
         Err(ReshapeError::UnknownTopic) => assert!(sequenced.is_none(), "{name} is there"),
         Err(error) => panic!("{name}: {error}"),
     }

@@ -6,7 +6,8 @@ use uuid::Uuid;
 
 use crate::catalog::settings::TimestampType;
 use crate::catalog::{CatalogError, NewTopic};
-use crate::sim::lineage::Lineage;
+use crate::sim::ends::in_first;
+use crate::sim::lineage::{Lineage, directory_id};
 use crate::sim::model::{Change, TopicState};
 use crate::sim::ops::TOPICS;
 use crate::sim::seen::Branch;
@@ -56,15 +57,18 @@ pub(in crate::sim) fn create(
                 id: topic.id,
                 partitions: topic.partitions,
                 lineage: {
-                    let open = topic.layout.shards().iter();
-                    let open = open.map(|span| (span.id, span.slots)).collect();
-                    Lineage::new(topic.partitions, open)
+                    let open = topic.layout.shards().iter().map(|span| {
+                        let mut all = world.disks.numbers();
+                        let home = all.find(|no| directory_id(*no) == span.home);
+                        (span.id, span.slots, home.expect("a home that is there"))
+                    });
+                    Lineage::new(topic.partitions, open.collect())
                 },
                 stamps: topic.settings.timestamp_type == TimestampType::LogAppendTime,
             };
             let name = name.to_string();
             let change = Change::Created { name, topic };
-            world.model.sequence(position, change);
+            world.model.sequence(in_first(position), change);
             world.answer(position, position);
         }
         Err(CatalogError::TopicExists(_)) => assert!(is_there, "{name} is not there"),

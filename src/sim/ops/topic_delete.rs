@@ -1,6 +1,7 @@
 //! DeleteTopics.
 
 use crate::catalog::CatalogError;
+use crate::sim::ends::in_first;
 use crate::sim::model::Change;
 use crate::sim::ops::any_topic;
 use crate::sim::seen::Branch;
@@ -30,7 +31,8 @@ pub(in crate::sim) fn delete(world: &mut World, name: &str) {
             }
             assert!(is_there, "{name} was deleted twice");
             let name = name.to_string();
-            world.model.sequence(position, Change::Deleted { name });
+            let change = Change::Deleted { name };
+            world.model.sequence(in_first(position), change);
             world.answer(position, position);
         }
         Err(CatalogError::UnknownTopic(_)) => assert!(!is_there, "{name} is there"),

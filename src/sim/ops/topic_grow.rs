@@ -1,6 +1,7 @@
 //! CreatePartitions: to a multiple, and to any other count.
 
 use crate::catalog::CatalogError;
+use crate::sim::ends::in_first;
 use crate::sim::model::Change;
 use crate::sim::ops::any_topic;
 use crate::sim::world::World;
@@ -27,7 +28,8 @@ pub(super) fn run(world: &mut World) {
     match outcome {
         Ok(position) => {
             assert!(now.is_some_and(|now| now < to), "{name} grew to {to}");
-            world.model.sequence(position, Change::Grown { name, to });
+            let change = Change::Grown { name, to };
+            world.model.sequence(in_first(position), change);
             world.answer(position, position);
         }
         Err(CatalogError::UnknownTopic(_)) => assert!(now.is_none(), "{name} is there"),
