@@ -196,6 +196,11 @@ impl Broker {
     /// Ends the background work and closes the journal, once no connection is left. The last
     /// flush and checkpoint make the next start quick; nothing depends on them.
     pub fn stop(&self) {
+        for directory in self.partitions.directories().iter() {
+            if let Some(journal) = directory.journal() {
+                journal.end_soon();
+            }
+        }
         self.groups.stop();
         if let Some(mut maintenance) = self.maintenance.lock().take() {
             maintenance.stop();

@@ -2,9 +2,11 @@
 //! gateway refuses writes while it is full, takes deletions, and comes back by itself. Skipped with
 //! a message where no such namespace can be made.
 
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -223,4 +225,76 @@ fn more_than_the_disk_holds_goes_through_a_topic_that_keeps_little() {
     }
     assert!(refused > 0, "the disk was never full");
     assert_eq!(list_offsets(&mut wire, "a", 0, -1).offset, sent as i64);
+}
+
+/// Takes what is left of the disk, to the last page.
+fn take_the_rest(filler: &mut File) {
+    for piece in [MIB, 4096] {
+        let piece = vec![1; piece];
+        while filler.write_all(&piece).is_ok() {}
+    }
+}
+
+/// Others fill the disk, until the journal has no file to go on in. Nothing ends for it.
+#[test]
+fn a_disk_that_others_fill_to_the_last_byte_is_waited_for() {
+    let Some((disk, mut server)) = server() else {
+        return;
+    };
+    let mut wire = Wire::connect(&server.address());
+    assert_eq!(create_topic(&mut wire, "a", 1, &[]), 0);
+    await_topic(&mut wire, "a", 1);
+    let thousand = Batch::of(&["x"; 1000]);
+    for _ in 0..30 {
+        assert_eq!(produce(&mut wire, "a", 0, &thousand).error_code, 0);
+    }
+    let path = disk.path().with_file_name("filler");
+    let mut filler = File::create(&path).expect("a file beside the data");
+    let stop = AtomicBool::new(false);
+    let deleted = std::thread::scope(|scope| {
+        let deleter = scope.spawn(|| {
+            let mut wire = Wire::connect(&server.address());
+            let mut deleted = 0;
+            while !stop.load(Ordering::Relaxed) && deleted < 30_000 {
+                deleted += 1;
+                assert_eq!(delete_records(&mut wire, "a", 0, deleted), (0, deleted));
+            }
+            deleted
+        });
+        let stop = Ending(&stop);
+        wait_for("the journal has no file to go on in", || {
+            take_the_rest(&mut filler);
+            server
+                .log()
+                .contains("the disk is full to the last byte")
+                .then_some(())
+        });
+        assert_eq!(
+            produce(&mut wire, "a", 0, &thousand).error_code,
+            KAFKA_STORAGE_ERROR
+        );
+        let found = fetch(&mut wire, "a", 0, Wanted::from(29_999));
+        assert_eq!((found.error_code, found.high_watermark), (0, 30_000));
+        let (body, is_ready, takes_writes) = readiness(&server);
+        assert!(is_ready && !takes_writes, "{body}");
+        drop(stop);
+        filler.set_len(0).expect("space again");
+        deleter.join().expect("all were answered")
+    });
+    assert!(server.log().contains("the journal has space again"));
+    await_writable(&server, &mut wire, "a");
+    server.kill();
+    server.start_again();
+    let mut wire = Wire::connect(&server.address());
+    assert_eq!(list_offsets(&mut wire, "a", 0, -2).offset, deleted);
+    assert_eq!(list_offsets(&mut wire, "a", 0, -1).offset, 30_001);
+}
+
+/// Raises a flag when dropped, also when a test fails.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -302,7 +302,12 @@ impl Journal for FileJournal {
         self.inbox.sync()
     }
 
+    fn end_soon(&self) {
+        self.pool.end();
+    }
+
     fn close(&self) {
+        self.end_soon();
         let mut threads = self.threads.lock();
         self.inbox.close();
         join(threads.writer.take());

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::shortage::Shortage;
 use crate::store::backend::{Disk, DiskFile};
 use crate::types::Position;
 
@@ -56,7 +57,8 @@ pub(super) struct LiveFile {
 pub(super) struct Files {
     live: VecDeque<LiveFile>,
     pool: Arc<Pool>,
-    /// Attempts to find space for a next file before giving up.
+    /// Attempts to find space for a next file once the journal is to end; before that it waits as
+    /// long as it takes. With 0 it never waits.
     patience: u32,
 }
 
@@ -70,26 +72,34 @@ impl Files {
         }
     }
 
-    /// Goes to another file; its capacity.
+    /// Goes to another file; its capacity. Where there is no space for one it waits for some:
+    /// nothing of what it is for was written, so that nothing is lost by waiting, and what is
+    /// durable is served meanwhile.
     pub(super) fn open_next(&mut self, bytes: u64) -> io::Result<u64> {
-        let mut attempts = 0;
+        let mut shortage = Shortage::new();
         let file = loop {
             if let Some(file) = self.pool.take(bytes) {
                 break file;
             }
-            match self.pool.make(bytes.max(self.pool.hasty_bytes())) {
+            match self.pool.make_if_room(bytes.max(self.pool.hasty_bytes())) {
                 Ok(file) => {
                     self.pool.state.lock().short_of_space = false;
                     break file;
                 }
-                Err(e) if is_full(&e) && attempts < self.patience => {
-                    attempts += 1;
-                    self.pool.state.lock().short_of_space = true;
+                Err(e) if is_full(&e) && shortage.attempts < self.patience => {
+                    let ending = {
+                        let mut state = self.pool.state.lock();
+                        state.short_of_space = true;
+                        state.ending
+                    };
+                    shortage.attempts += u32::from(ending);
+                    shortage.tell();
                     std::thread::sleep(RETRY);
                 }
                 Err(e) => return Err(e),
             }
         };
+        shortage.over();
         let capacity = file.capacity;
         let last = self.live.back().map_or(Position(0), |live| live.last);
         self.live.push_back(LiveFile { file, last });
@@ -188,6 +198,8 @@ struct State {
     doomed: Vec<JournalFile>,
     next_id: u64,
     short_of_space: bool,
+    /// The writer is to write what is queued and stop.
+    ending: bool,
     closing: bool,
 }
 
@@ -227,6 +239,7 @@ impl Pool {
             doomed: Vec::new(),
             next_id,
             short_of_space: false,
+            ending: false,
             closing: false,
         };
         Self {
@@ -282,6 +295,14 @@ impl Pool {
     /// Size of a file that is used or made in a hurry.
     fn hasty_bytes(&self) -> u64 {
         HASTY_BYTES.min(self.file_bytes)
+    }
+
+    /// Makes a file and zeroes it at once, unless the disk says that it has no room for it.
+    fn make_if_room(&self, bytes: u64) -> io::Result<JournalFile> {
+        match self.disk.space()?.free < bytes {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.make(bytes),
+        }
     }
 
     /// Makes a file and zeroes it at once.
@@ -359,9 +380,17 @@ impl Pool {
         self.live.load(Ordering::Relaxed)
     }
 
+    /// Lets the writer wait for space no longer than for its patience.
+    pub(super) fn end(&self) {
+        self.state.lock().ending = true;
+    }
+
     /// Ends [`Pool::run`] soon.
     pub(super) fn close(&self) {
-        self.state.lock().closing = true;
+        let mut state = self.state.lock();
+        state.ending = true;
+        state.closing = true;
+        drop(state);
         self.wake.notify_all();
     }
 

@@ -20,6 +20,7 @@ mod open;
 mod options;
 mod reader;
 mod recover;
+mod shortage;
 mod stall;
 mod verify;
 mod writer;
@@ -152,6 +153,9 @@ pub trait Journal: Send + Sync {
     fn wait(&self, position: Position) -> bool {
         block_until(&mut self.subscribe(), position)
     }
+    /// Says that the process is to end: from here on a journal that waits for space gives up after
+    /// a while, so that those who wait for it do not keep the process.
+    fn end_soon(&self) {}
     /// Waits until all entries are durable, marks the last group as synced and stops.
     fn close(&self);
 }

@@ -17,7 +17,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::store::backend::Disk;
 use crate::types::Position;
 
-/// Attempts to find space for a file that the writer waits for, a tenth of a second apart.
+/// Attempts to find space for a file that the writer waits for, a tenth of a second apart, once the
+/// journal is to end.
 const PATIENCE: u32 = 300;
 /// A first file that is left over must be this large to be used as it is.
 const MIN_FIRST: u64 = 64 * 1024;

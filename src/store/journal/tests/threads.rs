@@ -1,6 +1,7 @@
 //! The journal with its real threads.
 
 use super::*;
+use crate::clock::SystemClock;
 use crate::store::backend::disk::DiskDir;
 use crate::store::backend::faults::{Fault, FaultDisk, Op, Rule};
 
@@ -118,6 +119,54 @@ fn no_space_for_a_spare_file_is_told_and_not_fatal() {
         !journal.stats().short_of_space
     });
     journal.close();
+}
+
+/// A journal on a full disk whose first file is full, as well.
+fn without_space(
+    fatal: Arc<dyn Fn(String) + Send + Sync>,
+) -> (FaultDisk, Arc<Recorder>, Arc<FileJournal>) {
+    const PATIENCE: u32 = 2;
+    let disk = FaultDisk::new(Arc::new(MemoryDisk::new()), 1);
+    let opened = FileJournal::open(Arc::new(disk.clone()), options()).unwrap();
+    disk.add(Rule::new(Op::Create, "journal/", Fault::Enospc));
+    let writer = opened.into_writer(Arc::new(SystemClock::new()), PATIENCE);
+    let recorder = Arc::new(Recorder::default());
+    let journal = FileJournal::run(writer, Arc::clone(&recorder) as Arc<dyn Sink>, fatal);
+    for number in 1..=20 {
+        journal.append(entry(number, 10_000));
+    }
+    // The background thread makes some of them.
+    wait_until("many attempts", || disk.hits() > 10 * u64::from(PATIENCE));
+    assert!(journal.short_of_space());
+    (disk, recorder, journal)
+}
+
+/// Others may fill a disk to the last byte. That ends nothing: it is waited for, however long.
+#[test]
+fn no_space_for_the_next_file_is_waited_for() {
+    let (disk, recorder, journal) = without_space(no_fatal());
+    assert!(journal.durable() < Position(20));
+    assert_eq!(journal.appended(), Position(20));
+    disk.clear();
+    wait_until("the rest, once there is space", || {
+        journal.durable() == Position(20)
+    });
+    assert!(!journal.short_of_space());
+    let groups = recorder.groups.lock();
+    assert_eq!(groups.iter().map(|g| g.entries.len()).sum::<usize>(), 20);
+    drop(groups);
+    journal.close();
+}
+
+#[test]
+fn a_journal_that_is_to_end_waits_for_space_no_longer_than_for_a_while() {
+    let messages = Arc::new(Mutex::new(Vec::new()));
+    let to = Arc::clone(&messages);
+    let (_disk, _, journal) = without_space(Arc::new(move |message| to.lock().push(message)));
+    assert!(messages.lock().is_empty());
+    journal.close();
+    assert!(messages.lock()[0].contains("cannot open the next file"));
+    assert!(journal.durable() < Position(20));
 }
 
 #[test]
