@@ -302,9 +302,10 @@ fn a_change_is_answered_as_it_was_then_after_merges_growth_and_when_only_the_dis
         lineage["older_epochs"].as_u64(),
         oldest.map(|oldest| oldest - 1)
     );
+    let first_id: u64 = first.parse().expect("a number");
     let has_first = |view: &Value| {
         let mut shards = view["shards"].as_array().expect("shards").iter();
-        shards.any(|shard| shard["id"].to_string() == first)
+        shards.any(|shard| shard["id"] == first_id)
     };
     assert!(!has_first(&lineage));
     let text = gateway.done(&["lineage", &topic]);
