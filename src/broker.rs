@@ -17,11 +17,11 @@ use crate::metrics::{Full, Limit, Metrics};
 use crate::partition::Registry;
 use crate::partition::maintenance::{Maintenance, MaintenanceOptions};
 use crate::partition::recovery::{self, Fatal, Opening, OpeningDirectory, Progress};
-use crate::partition::registry::RegistryOptions;
+use crate::partition::registry::{MOVE_PATIENCE, RegistryOptions};
 use crate::store::directories;
 use crate::store::format::Format;
 use crate::store::journal::{Durable, Journal, JournalOptions, SyncPolicy};
-use crate::types::DirectoryNo;
+use crate::types::{DirectoryId, DirectoryNo};
 
 /// Budgets that handlers take shares of.
 #[derive(Clone)]
@@ -90,6 +90,7 @@ impl Broker {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (opened, cluster_id) = open_store(&config, &clock, progress, &fatal)?;
         let (partitions, catalog) = (Arc::clone(&opened.registry), Arc::clone(&opened.catalog));
+        partitions.resume_moves();
         partitions.watch(&metrics);
         let several = opened.directories.len() > 1;
         for directory in &opened.directories {
@@ -202,6 +203,7 @@ impl Broker {
             }
         }
         self.groups.stop();
+        self.partitions.end_moves();
         if let Some(mut maintenance) = self.maintenance.lock().take() {
             maintenance.stop();
         }
@@ -245,8 +247,12 @@ fn open_store(
         name: directory.name.clone(),
         journal: journal_options(config, &directory.format),
     });
-    let opening = opening.collect();
+    let opening: Vec<OpeningDirectory> = opening.collect();
+    let others = found.first().map_or(&[][..], |first| &first.format.others);
+    let absent = others.iter().map(|id| DirectoryId(*id));
+    let absent = absent.filter(|id| !opening.iter().any(|given| given.id == *id));
     let of_all = Opening {
+        absent: absent.collect(),
         registry: registry_options(config),
         footer_bytes: config.budgets.footers,
         open_files: config.segment_open_files,
@@ -299,6 +305,7 @@ fn registry_options(config: &Config) -> RegistryOptions {
         producer_expiration_ms: config.producer_id_expiration_ms,
         reserve_bytes: reserve(config),
         read_bytes: config.budgets.reads,
+        move_patience: MOVE_PATIENCE,
     }
 }
 

@@ -16,6 +16,7 @@ use shardgate::coordinator::group::command::{Now, Settings};
 use shardgate::coordinator::group::record::Record;
 use shardgate::partition::checkpoint::{Checkpointer, Root};
 use shardgate::partition::entries::{SegmentsEntry, decode_log_start};
+use shardgate::partition::move_entries::MoveEntry;
 use shardgate::protocol::api::{ApiRow, ROWS};
 use shardgate::protocol::batch::{self, Batches, Records, Rules, TimestampType};
 use shardgate::protocol::{guard, header};
@@ -276,6 +277,7 @@ fn replay(disk: &Arc<dyn Disk>, options: &JournalOptions) -> Result<Replayed, St
                 EntryKind::Catalog => drop(Change::decode(&payload)),
                 EntryKind::Segments => drop(SegmentsEntry::decode(&payload)),
                 EntryKind::LogStart => drop(decode_log_start(&payload)),
+                EntryKind::Move => drop(MoveEntry::decode(&payload)),
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::change::{Change, Reshaped};
 use super::image::Image;
 use super::topic::Topic;
 use crate::shard::{EpochEvent, Layout, ShardSpan, ShardState};
-use crate::types::{Offset, PartitionKey, ShardId, TopicNo};
+use crate::types::{DirectoryId, Offset, PartitionKey, ShardId, TopicNo};
 
 /// Why a reshape was refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -76,6 +76,35 @@ pub enum ReshapeError {
         /// The shards, in slot order.
         shards: Vec<ShardId>,
     },
+    /// Internal topics do not move.
+    #[error(
+        "the internal topic {topic} stays in the first data directory, where topics and configs are"
+    )]
+    Internal {
+        /// The topic's name.
+        topic: String,
+    },
+    /// A move of one of the shards is under way.
+    #[error(
+        "shard {} of topic {topic} is being moved to another data directory: try again when that \
+        is done", shard.0
+    )]
+    Moving {
+        /// The topic's name.
+        topic: String,
+        /// The shard.
+        shard: ShardId,
+    },
+    /// A move that came to nothing.
+    #[error("shard {} of topic {topic} stays where it was: {why}", shard.0)]
+    NotMoved {
+        /// The topic's name.
+        topic: String,
+        /// The shard.
+        shard: ShardId,
+        /// What was in the way, and what to do.
+        why: String,
+    },
     /// No place for the journal entry.
     #[error("the disk is nearly full: free some space or delete records, then try again")]
     NoSpace,
@@ -118,6 +147,8 @@ pub struct Plan {
     pub partitions: Vec<u32>,
     /// The layout epoch that it will make.
     pub epoch: u32,
+    /// Directories of the opened shards; empty if each stays where its slots were.
+    pub homes: Vec<DirectoryId>,
 }
 
 impl Plan {
@@ -133,7 +164,7 @@ impl Plan {
             no: self.no,
             sealed: self.sealed.clone(),
             opened: self.opened.clone(),
-            homes: Vec::new(),
+            homes: self.homes.clone(),
             starts,
             at_ms,
         }))
@@ -181,6 +212,59 @@ impl Image {
             opened: ids.zip(slots.iter().copied()).collect(),
             partitions: layout.slots().get(range).unwrap_or(&[]).to_vec(),
             epoch: layout.epoch() + 1,
+            homes: Vec::new(),
+        }))
+    }
+
+    /// Replaces an open shard by one over the same slots in another data directory. One that is
+    /// there already is answered as moved, and so is one that was moved there before.
+    pub fn move_shard(
+        &self,
+        no: TopicNo,
+        shard: ShardId,
+        to: DirectoryId,
+    ) -> Result<Decision, ReshapeError> {
+        let topic = self.topic_by_no(no).ok_or(ReshapeError::UnknownTopic)?;
+        let (layout, name) = (&topic.layout, || topic.name.to_string());
+        if topic.internal {
+            return Err(ReshapeError::Internal { topic: name() });
+        }
+        let span = layout.shard(shard).ok_or_else(|| {
+            let topic = name();
+            ReshapeError::UnknownShard { topic, shard }
+        })?;
+        if let Some(epoch) = span.sealed {
+            let children = span.children.clone();
+            let home = match &children[..] {
+                [child] => layout.shard(*child).filter(|c| c.parents == [shard]),
+                _ => None,
+            };
+            return match home.is_some_and(|child| child.home == to) {
+                true => Ok(Decision::Done {
+                    epoch,
+                    opened: children,
+                }),
+                false => Err(ReshapeError::Sealed {
+                    topic: name(),
+                    shard,
+                    epoch,
+                    children,
+                }),
+            };
+        }
+        if span.home == to {
+            return Ok(Decision::Done {
+                epoch: span.created,
+                opened: vec![shard],
+            });
+        }
+        Ok(Decision::Plan(Plan {
+            no,
+            sealed: vec![shard],
+            opened: vec![(self.next_shard(), span.slots)],
+            partitions: layout.partitions_of(span).to_vec(),
+            epoch: layout.epoch() + 1,
+            homes: vec![to],
         }))
     }
 }

@@ -14,6 +14,7 @@ use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 use super::answers::index;
 use super::{Connection, Reply};
 use crate::catalog::{Topic, names};
+use crate::partition::Refused;
 use crate::protocol::error::ErrorCode;
 use crate::types::{Offset, PartitionKey, Place, Places};
 
@@ -32,14 +33,18 @@ pub async fn handle(
         // Of a partition named twice the last offset counts, as in Kafka.
         let last: BTreeMap<_, _> =
             asked.partitions.iter().map(|p| (p.partition_index, p)).collect();
-        let partitions = last.into_values().map(|partition| {
-            let moved = topic.and_then(|topic| delete(cx, topic, partition));
+        let mut partitions = Vec::with_capacity(last.len());
+        for partition in last.into_values() {
+            let moved = match topic {
+                Ok(topic) => delete(cx, topic, partition).await,
+                Err(code) => Err(code),
+            };
             if let Ok((_, place)) = moved {
                 after.add(place);
             }
-            entry(partition.partition_index, moved.map(|(log_start, _)| log_start))
-        });
-        let partitions = partitions.collect();
+            let log_start = moved.map(|(log_start, _)| log_start);
+            partitions.push(entry(partition.partition_index, log_start));
+        }
         topics.push(
             DeleteRecordsTopicResult::default().with_name(asked.name).with_partitions(partitions),
         );
@@ -61,7 +66,7 @@ fn check_topic<'a>(name: &str, topic: Option<&'a Topic>) -> Result<&'a Topic, Er
     Ok(topic)
 }
 
-fn delete(
+async fn delete(
     cx: &Connection,
     topic: &Topic,
     asked: &DeleteRecordsPartition,
@@ -70,8 +75,12 @@ fn delete(
         .and_then(|index| cx.broker.partitions.get(PartitionKey { topic: topic.no, index }))
         .ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let offset = target(asked.offset, partition.bounds().high_watermark)?;
-    let moved = cx.broker.partitions.move_log_start(&partition, offset);
-    moved.map_err(|_deleted| ErrorCode::UnknownTopicOrPartition)
+    loop {
+        match cx.broker.partitions.move_log_start(&partition, offset) {
+            Err(Refused::Moving) => partition.settled().await,
+            moved => return moved.map_err(|_deleted| ErrorCode::UnknownTopicOrPartition),
+        }
+    }
 }
 
 /// The offset to move the log start to.

@@ -25,7 +25,7 @@ use crate::partition::load::Traffic;
 use crate::partition::producer_state::Claim;
 use crate::partition::registry::ENTRY_OVERHEAD;
 use crate::partition::shard::{Stamping, claim_of};
-use crate::partition::{Partition, Prepared, Refused};
+use crate::partition::{Appended, Partition, Prepared, Refused};
 use crate::protocol::batch::{self, BatchError, BatchInfo, FlawKind, Opened, Rules};
 use crate::protocol::compression::{Codec, CompressionError};
 use crate::protocol::error::ErrorCode;
@@ -81,6 +81,8 @@ impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Sealed => ErrorCode::UnknownTopicOrPartition.into(),
+            // Nobody is told of it: the batch is tried again where the shard went.
+            Refused::Moving => ErrorCode::NotLeaderOrFollower.into(),
             Refused::InvalidProducerEpoch => Self::new(
                 ErrorCode::InvalidProducerEpoch,
                 "a newer epoch of this producer has written to the partition",
@@ -207,6 +209,15 @@ async fn append(cx: &Connection, mut checked: Vec<(TopicProduceResponse, Stages)
         for (_, stage) in checked.iter_mut().flat_map(|(_, partitions)| partitions) {
             stage.append_in(cx, &home, room.as_mut());
         }
+        drop(room);
+        // What could not be sequenced there is on its way elsewhere, and waits without room.
+        let waiting = stages(&checked).find_map(|stage| match stage {
+            Stage::Checked(partition, _) => Some(Arc::clone(partition)),
+            Stage::Done(_) => None,
+        });
+        if let Some(partition) = waiting {
+            partition.settled().await;
+        }
     }
     let mut all = Outcome::default();
     for (mut response, partitions) in checked {
@@ -250,34 +261,48 @@ fn home_of(cx: &Connection, partition: &Partition) -> Arc<Directory> {
 }
 
 impl Stage {
-    /// Sequences the batch if its partition lives in this directory.
+    /// Sequences the batch if its partition lives in this directory, and is not on its way out.
     fn append_in(&mut self, cx: &Connection, home: &Directory, room: Option<&mut Room>) {
         let Self::Checked(partition, batch) = self else { return };
         if home_of(cx, partition).no == home.no {
             let batch = batch.clone();
-            *self = Self::Done(append_one(cx, home, partition, batch, room));
+            if let Some(done) = append_one(cx, home, partition, batch, room) {
+                *self = Self::Done(done);
+            }
         }
     }
 }
 
+/// `None` while the partition's shard is on its way to another directory.
 fn append_one(
     cx: &Connection,
     home: &Directory,
     partition: &Partition,
     batch: Prepared,
     room: Option<&mut Room>,
-) -> Result<Done, Refusal> {
+) -> Option<Result<Done, Refusal>> {
     if !home.is_writable() {
-        return Err(Refusal::new(
+        return Some(Err(Refusal::new(
             ErrorCode::KafkaStorageError,
             "the disk is nearly full; writes are refused until there is room",
-        ));
+        )));
     }
     let (bytes, records) = (batch.payload.len(), batch.last_offset_delta as u64 + 1);
-    let appended = cx.broker.partitions.append(partition, batch, room).map_err(|refused| {
-        let refusal = Refusal::from(refused);
-        if refused == Refused::Sealed { refusal } else { refusal.at(partition) }
-    })?;
+    match cx.broker.partitions.append(partition, batch, room) {
+        Ok(appended) => Some(Ok(done(cx, partition, appended, bytes, records))),
+        Err(Refused::Moving) => None,
+        Err(Refused::Sealed) => Some(Err(Refused::Sealed.into())),
+        Err(refused) => Some(Err(Refusal::from(refused).at(partition))),
+    }
+}
+
+fn done(
+    cx: &Connection,
+    partition: &Partition,
+    appended: Appended,
+    bytes: usize,
+    records: u64,
+) -> Done {
     let response = PartitionProduceResponse::default()
         .with_base_offset(appended.base_offset)
         .with_log_append_time_ms(appended.log_append_time_ms)
@@ -285,13 +310,13 @@ fn append_one(
     let metrics = &cx.broker.metrics;
     if appended.duplicate {
         metrics.duplicate_batches.inc();
-        return Ok(Done { response, place: appended.place, pause: Duration::ZERO });
+        return Done { response, place: appended.place, pause: Duration::ZERO };
     }
     metrics.produced_batches.inc();
     metrics.produced_records.inc_by(records);
     metrics.produced_bytes.inc_by(bytes as u64);
     let pause = cx.broker.partitions.count(partition, Traffic::written(bytes, records));
-    Ok(Done { response, place: appended.place, pause })
+    Done { response, place: appended.place, pause }
 }
 
 fn refused(index: i32, refusal: Refusal) -> PartitionProduceResponse {

@@ -7,6 +7,7 @@ use crate::catalog::{Change, TopicLookup};
 use crate::partition::directory::{Applied, Directory};
 use crate::partition::entries::{SegmentsEntry, decode_log_start};
 use crate::partition::log::Partition;
+use crate::partition::move_entries::MoveEntry;
 use crate::partition::registry::Registry;
 use crate::partition::routes::topics_of;
 use crate::partition::shard::SegmentFile;
@@ -70,6 +71,9 @@ impl Registry {
                     self.take_segments(directory, &payload, entry, &mut applied, replay)?;
                 }
                 EntryKind::LogStart => self.take_log_start(directory, &group, entry, replay)?,
+                // While the process runs, those who append them know what they say.
+                EntryKind::Move if replay.is_none() => {}
+                EntryKind::Move => self.replay_move(directory, &group, entry)?,
             }
             applied.position = entry.position;
         }
@@ -166,7 +170,7 @@ impl Registry {
             Change::Reshaped(reshaped) => {
                 publish()?;
                 self.keep_forgotten(&before, &self.catalog.image(), reshaped.no);
-                self.follow_reshape(reshaped.no, replay.is_some());
+                self.follow_reshape(reshaped, replay.is_some());
                 return match replay {
                     Some(_) => self.archive_in_replay(),
                     None => Ok(()),
@@ -204,14 +208,7 @@ impl Registry {
             directory
                 .next_file
                 .fetch_max(meta.file.0 + 1, Ordering::Relaxed);
-            self.list_file(
-                applied,
-                Arc::new(SegmentFile {
-                    directory: directory.no,
-                    meta,
-                    damaged: false,
-                }),
-            );
+            self.list_file(applied, Arc::new(SegmentFile::new(directory.no, meta)));
         }
         for id in segments.removed {
             self.unlist_file(directory, applied, id);
@@ -288,6 +285,47 @@ impl Registry {
         }
         partition.publish_log_start(offset);
         directory.garbage.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes in what a start reads of a move.
+    fn replay_move(
+        &self,
+        directory: &Directory,
+        group: &Group,
+        entry: &EntryRef,
+    ) -> Result<(), String> {
+        let (handed, is_first) = match MoveEntry::decode(&group.payload(entry))? {
+            MoveEntry::Seal { shard, to } => {
+                self.moves.note_plan(entry.key.topic, shard, Some(to));
+                return Ok(());
+            }
+            MoveEntry::GivenUp { shard } => {
+                self.moves.note_plan(entry.key.topic, shard, None);
+                return Ok(());
+            }
+            MoveEntry::HandOver(handed) => (handed, true),
+            MoveEntry::MoreProducers(handed) => (handed, false),
+        };
+        let Some(partition) = self.get(entry.key) else {
+            return self.check_deleted(entry);
+        };
+        // The layout that makes it count may still follow in the first directory's journal. If none
+        // does, the directory where the partition lives gives its state once more.
+        if directory.no != self.first().no && !partition.lives_in(directory) {
+            return Ok(());
+        }
+        let taken = partition.sequenced(|_, sequence| {
+            if entry.position <= sequence.last_position {
+                return None;
+            }
+            self.producers.take_over(sequence, *handed, is_first);
+            sequence.stand_at(entry.position);
+            is_first.then(|| sequence.clone())
+        });
+        if let Some(sequence) = taken {
+            partition.publish_hand_over(&sequence);
+        }
         Ok(())
     }
 

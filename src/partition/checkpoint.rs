@@ -82,9 +82,15 @@ fn put_partition(out: &mut Vec<u8>, key: PartitionKey, sequence: &PartitionSeque
     out.put_i32(sequence.leader_epoch);
     out.put_u64(sequence.last_position.0);
     let producers = sequence.producers.as_deref();
-    out.put_u32(producers.map_or(0, Producers::len) as u32);
-    for (id, producer) in producers.into_iter().flat_map(Producers::iter) {
-        out.put_i64(id);
+    let all: Vec<_> = producers.into_iter().flat_map(Producers::iter).collect();
+    put_producers(out, &all);
+}
+
+/// Writes producers: count u32, then each with its window.
+pub(super) fn put_producers(out: &mut Vec<u8>, producers: &[(i64, &Producer)]) {
+    out.put_u32(producers.len() as u32);
+    for (id, producer) in producers {
+        out.put_i64(*id);
         out.put_i16(producer.epoch);
         out.put_i64(producer.last_used_ms);
         out.put_u8(producer.window.len() as u8);
@@ -113,8 +119,16 @@ fn get_partition(
         last_position: Position(bytes.try_get_u64()?),
         producers: None,
     };
-    let producers = bytes.try_get_u32()?;
-    for _ in 0..producers {
+    get_producers(bytes, &mut sequence)?;
+    Ok((key, sequence))
+}
+
+/// Reads what [`put_producers`] wrote into a partition's state.
+pub(super) fn get_producers(
+    bytes: &mut &[u8],
+    sequence: &mut PartitionSequence,
+) -> Result<(), bytes::TryGetError> {
+    for _ in 0..bytes.try_get_u32()? {
         let id = bytes.try_get_i64()?;
         let mut producer = Producer {
             epoch: bytes.try_get_i16()?,
@@ -137,7 +151,7 @@ fn get_partition(
             .get_or_insert_default()
             .restore(id, producer);
     }
-    Ok((key, sequence))
+    Ok(())
 }
 
 /// Everything that the sections of a loaded checkpoint hold.
@@ -245,13 +259,18 @@ impl Checkpointer {
 }
 
 impl Registry {
-    /// Writes a checkpoint and trims the journal below what recovery still needs.
+    /// Writes a checkpoint and trims the journal below what recovery still needs. Writes none while
+    /// a shard is handed over from or to the directory, and says so by `false`.
     pub(crate) fn checkpoint(
         &self,
         directory: &Directory,
         store: &mut CheckpointStore,
         checkpointer: &mut Checkpointer,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
+        let Some(capturing) = directory.capturing.try_lock() else {
+            tracing::debug!("a shard is being moved: the checkpoint waits for the next round");
+            return Ok(false);
+        };
         let (captured, root, image) = {
             let applied = directory.applied.lock();
             let root = Root {
@@ -268,6 +287,7 @@ impl Registry {
             (applied.position, root, self.catalog.image())
         };
         let (partitions, newest) = self.capture_partitions(directory);
+        drop(capturing);
         // The copies run ahead of the journal, and a crash must not leave it behind them.
         if !directory.wait_durable(newest) {
             return Err(io::Error::other("the journal has ended"));
@@ -293,7 +313,7 @@ impl Registry {
         if let Some(journal) = directory.journal() {
             journal.trim(older_flushed.min(store.trim_through()));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Copies the sequence of each partition that lives in a directory, under its shard's lock; returns the newest position in

@@ -50,6 +50,13 @@ pub struct Directory {
     pub(super) next_file: AtomicU64,
     /// Bytes of group buffers in the tail.
     pub(super) tail_bytes: AtomicU64,
+    /// One flush at a time.
+    pub(super) flushing: Mutex<()>,
+    /// Held while a checkpoint is captured, and by a move from where it seals a shard to where its
+    /// new home is taken in: no checkpoint shows half a move or trims what a start needs of it.
+    pub(super) capturing: Mutex<()>,
+    /// Files of other directories may hold records of partitions that live here.
+    pub(super) has_foreign: AtomicBool,
     /// Told when there is work for the maintenance thread.
     pub(super) wake: Signal,
     /// Told when merging is to stop.
@@ -176,6 +183,9 @@ impl Directory {
             garbage: AtomicBool::new(true),
             next_file: AtomicU64::new(1),
             tail_bytes: AtomicU64::new(0),
+            flushing: Mutex::default(),
+            capturing: Mutex::default(),
+            has_foreign: AtomicBool::new(true),
             wake: Signal::default(),
             merge_wake: Signal::default(),
         }

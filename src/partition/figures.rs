@@ -22,6 +22,8 @@ pub(super) struct Figures {
     pub(super) merges: AtomicU64,
     /// Bytes of segment files written by them.
     pub(super) merged_bytes: AtomicU64,
+    /// Those of them with records that other directories held.
+    pub(super) copied_bytes: AtomicU64,
     /// Checkpoints written.
     pub(super) checkpoints: AtomicU64,
     /// Bytes written for them.
@@ -84,7 +86,7 @@ const OF_REGISTRY: [OfRegistry; 3] = [
     ),
 ];
 
-const OF_DIRECTORY: [OfDirectory; 16] = [
+const OF_DIRECTORY: [OfDirectory; 17] = [
     (
         "writable",
         "1 while client writes are taken, 0 while the disk is nearly full",
@@ -141,6 +143,12 @@ const OF_DIRECTORY: [OfDirectory; 16] = [
         "Bytes of segment files written by merges",
         COUNTER,
         |d| read(&d.figures.merged_bytes),
+    ),
+    (
+        "copied_bytes",
+        "Bytes of segment files written by merges that bring records of moved shards home",
+        COUNTER,
+        |d| read(&d.figures.copied_bytes),
     ),
     ("checkpoints", "Checkpoints written", COUNTER, |d| {
         read(&d.figures.checkpoints)

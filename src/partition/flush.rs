@@ -60,6 +60,7 @@ impl Pacer<'_> {
 impl Registry {
     /// Flushes the whole tail as of now. Returns whether there was anything to flush.
     pub(crate) fn flush(&self, directory: &Directory, ingest_per_second: u64) -> io::Result<bool> {
+        let _alone = directory.flushing.lock();
         let (through, cut) = self.cut_tail(directory);
         let Some(through) = through else {
             return Ok(false);

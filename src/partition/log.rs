@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::partition::directory::Directory;
 use crate::partition::load::{Rates, Traffic};
 use crate::partition::routes::TopicShards;
-use crate::partition::shard::{FileList, PartitionSequence, Shard, Standing};
+use crate::partition::shard::{FileList, PartitionSequence, Refused, Shard, Standing};
 use crate::partition::tail::{Tail, TailBatch};
 use crate::partition::waiters::Waiter;
 use crate::types::{Offset, PartitionKey, Position, TopicId};
@@ -128,12 +128,46 @@ impl Partition {
                     FOLLOWED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     continue;
                 }
-                Standing::Open => Some(shard.as_ref()),
+                Standing::Open | Standing::Waiting(_) => Some(shard.as_ref()),
                 Standing::Deleted => None,
             };
             return f(shard, &mut self.sequence.lock());
         }
         f(None, &mut self.sequence.lock())
+    }
+
+    /// As [`Partition::sequenced`], for whoever puts an entry about the partition into its shard's
+    /// journal: not while the topic's deletion is sequenced or the shard is on its way elsewhere.
+    pub fn appending<R>(
+        &self,
+        f: impl FnOnce(&Shard, &mut PartitionSequence) -> Result<R, Refused>,
+    ) -> Result<R, Refused> {
+        while let Some(shard) = self.shard() {
+            let standing = shard.lock();
+            match *standing {
+                Standing::Moved => {
+                    #[cfg(test)]
+                    FOLLOWED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+                Standing::Waiting(_) => return Err(Refused::Moving),
+                Standing::Deleted => break,
+                Standing::Open => return f(&shard, &mut self.sequence.lock()),
+            }
+        }
+        Err(Refused::Sealed)
+    }
+
+    /// Waits while the partition's shard is on its way to another directory.
+    pub async fn settled(&self) {
+        while let Some(shard) = self.shard() {
+            let until = match &*shard.lock() {
+                Standing::Waiting(until) => Arc::clone(until),
+                Standing::Moved => continue,
+                Standing::Open | Standing::Deleted => return,
+            };
+            // It has no permit to give: this ends when it is closed.
+            let _ = until.acquire().await;
+        }
     }
 
     /// The offset of the next record. The caller holds the lock of the partition's shard.
@@ -192,7 +226,7 @@ impl Partition {
         self.search(|bounds, files, tail| {
             let sections: u64 = files
                 .iter()
-                .filter_map(|file| file.meta.section(self.key))
+                .filter_map(|file| file.section(self.key))
                 .filter(|section| section.end > bounds.log_start)
                 .map(|section| section.bytes)
                 .sum();
@@ -215,6 +249,16 @@ impl Partition {
             visible.tail.push(batch);
         }
         visible.waiters.iter().for_each(|waiter| waiter.add(bytes));
+    }
+
+    /// Takes in, at a start, the state that the partition was handed over with. What the directory
+    /// had of it before is in segment files, here or elsewhere.
+    pub fn publish_hand_over(&self, state: &PartitionSequence) {
+        let mut visible = self.visible.lock();
+        visible.log_start = state.log_start;
+        visible.high_watermark = state.next_offset;
+        visible.leader_epoch = state.leader_epoch;
+        visible.tail = Tail::default();
     }
 
     /// Takes in a durable move of the log start.

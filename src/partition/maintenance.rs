@@ -16,6 +16,7 @@ use crate::partition::figures::Figures;
 use crate::partition::recovery::{Fatal, Opened, OpenedDirectory};
 use crate::partition::registry::Registry;
 use crate::partition::retention::{Limits, Run, new_log_start};
+use crate::partition::shard::SegmentFile;
 use crate::store::checkpoint::CheckpointStore;
 use crate::types::{Offset, PartitionKey, Position};
 
@@ -248,8 +249,9 @@ impl Worker {
         if journal.live_files() < 2 || appended <= self.emptied {
             return Ok(());
         }
-        self.checkpoint()?;
-        self.checkpoint()?;
+        if !(self.write_checkpoint()? && self.write_checkpoint()?) {
+            return Ok(());
+        }
         // What came meanwhile may still hold a file: the next turn looks again.
         self.emptied = appended;
         Ok(())
@@ -275,19 +277,26 @@ impl Worker {
     }
 
     pub(crate) fn checkpoint(&mut self) -> io::Result<()> {
+        self.write_checkpoint().map(|_| ())
+    }
+
+    /// Says whether one was written.
+    fn write_checkpoint(&mut self) -> io::Result<bool> {
         // The journal is kept from the flushed position on, so an old tail would hold it.
         self.flush()?;
-        self.registry.checkpoint(
+        let written = self.registry.checkpoint(
             &self.directory,
             &mut self.checkpoints,
             &mut self.checkpointer,
         )?;
-        self.journal_at_checkpoint = self.directory.journal().map_or(0, |j| j.live_bytes());
-        Ok(())
+        if written {
+            self.journal_at_checkpoint = self.directory.journal().map_or(0, |j| j.live_bytes());
+        }
+        Ok(written)
     }
 }
 
-fn is_out_of_space(error: &io::Error) -> bool {
+pub(super) fn is_out_of_space(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
@@ -327,7 +336,7 @@ impl Registry {
             let (log_start, runs) = partition.search(|bounds, files, tail| {
                 let mut runs: Vec<Run> = files
                     .iter()
-                    .filter_map(|file| file.meta.section(key))
+                    .filter_map(|file| file.section(key))
                     .filter(|section| section.end > bounds.log_start)
                     .map(|s| Run {
                         end: s.end,
@@ -344,7 +353,8 @@ impl Registry {
                 (bounds.log_start, runs)
             });
             if let Some(start) = new_log_start(log_start, &runs, limits, now) {
-                // A refusal means that the topic was deleted meanwhile, and its records with it.
+                // A refusal means that the topic was deleted meanwhile, and its records with it, or
+                // that its shard is on its way elsewhere, where the next look finds it.
                 let _ = self.move_log_start(&partition, start);
             }
         }
@@ -363,21 +373,51 @@ impl Registry {
             })
         };
         let files: Vec<_> = directory.applied.lock().files.values().cloned().collect();
-        let removed: Vec<_> = files
-            .iter()
+        let dead: Vec<_> = files
+            .into_iter()
             .filter(|file| !file.damaged)
-            .filter(|file| file.meta.sections.iter().all(|s| s.end <= start_of(s.key)))
-            .map(|file| file.meta.file)
+            .filter(|file| {
+                let mut sections = file.meta.sections.iter();
+                sections.all(|s| s.end <= start_of(s.key) || !file.counts(s.key))
+            })
             .collect();
-        if removed.is_empty() {
+        if dead.is_empty() {
             return Ok(());
         }
+        self.sync_others(directory, &dead)?;
         let flushed = directory.applied.lock().flushed;
         directory.commit_segments(SegmentsEntry {
             flushed,
             added: Vec::new(),
-            removed,
+            removed: dead.iter().map(|file| file.meta.file).collect(),
         })
+    }
+
+    /// Waits until what lets files of a directory go is on stable storage, also where it is in
+    /// another directory's journal: a copy that was listed there, or a move of a log start.
+    pub(super) fn sync_others(
+        &self,
+        directory: &Directory,
+        files: &[Arc<SegmentFile>],
+    ) -> io::Result<()> {
+        if !self.directories().are_several() {
+            return Ok(());
+        }
+        let lives_elsewhere = |key: PartitionKey| {
+            let partition = self.get(key);
+            partition.is_some_and(|partition| !partition.lives_in(directory))
+        };
+        let mut sections = files
+            .iter()
+            .flat_map(|file| file.meta.sections.iter().map(move |s| (file, s.key)));
+        if sections.any(|(file, key)| !file.counts(key) || lives_elsewhere(key)) {
+            for other in self.directories().iter() {
+                if other.no != directory.no {
+                    other.sync_journal()?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Deletes files that left the lists and that no running read holds.

@@ -14,8 +14,8 @@ use crate::partition::entries::SegmentsEntry;
 use crate::partition::figures::Figures;
 use crate::partition::registry::Registry;
 use crate::partition::shard::SegmentFile;
-use crate::store::segment::{Source, merge};
-use crate::types::{Offset, PartitionKey};
+use crate::store::segment::{ReadError, SegmentMeta, Source, merge};
+use crate::types::{FileId, Offset, PartitionKey};
 
 /// Files of one tier that are merged together.
 const FAN_IN: usize = 16;
@@ -43,7 +43,14 @@ struct Shape {
 
 impl Shape {
     fn of(file: &SegmentFile, log_start: &dyn Fn(PartitionKey) -> Offset) -> Self {
-        let dead = file.meta.sections.iter().map(|section| {
+        let superseded: u64 = file
+            .meta
+            .sections
+            .iter()
+            .map(|section| section.bytes)
+            .sum::<u64>()
+            - file.sections().map(|section| section.bytes).sum::<u64>();
+        let dead = file.sections().map(|section| {
             let records = (section.end - section.start).max(1) as u64;
             let gone = (log_start(section.key).min(section.end) - section.start).max(0) as u64;
             match gone >= records {
@@ -55,7 +62,7 @@ impl Shape {
         Self {
             bytes: file.meta.bytes,
             sections,
-            dead: dead.sum(),
+            dead: (superseded + dead.sum::<u64>()).saturating_sub(file.kept_dead()),
         }
     }
 
@@ -122,9 +129,17 @@ fn choose(shapes: &[Shape]) -> Vec<usize> {
 /// The most files from some point on, oldest first, in which each partition's sections join. A
 /// partition that had a file of its own in between breaks it.
 fn joined(files: &[Arc<SegmentFile>]) -> &[Arc<SegmentFile>] {
+    joined_of(files, &|_, _| true)
+}
+
+/// As [`joined`], of the sections that are wanted.
+fn joined_of<'a>(
+    files: &'a [Arc<SegmentFile>],
+    wanted: &dyn Fn(&SegmentFile, PartitionKey) -> bool,
+) -> &'a [Arc<SegmentFile>] {
     for from in 0..files.len() {
         for to in (from + 2..=files.len()).rev() {
-            if joins(&files[from..to]) {
+            if joins(&files[from..to], wanted) {
                 return &files[from..to];
             }
         }
@@ -132,11 +147,15 @@ fn joined(files: &[Arc<SegmentFile>]) -> &[Arc<SegmentFile>] {
     &[]
 }
 
-fn joins(files: &[Arc<SegmentFile>]) -> bool {
+fn joins(files: &[Arc<SegmentFile>], wanted: &dyn Fn(&SegmentFile, PartitionKey) -> bool) -> bool {
     let mut sections: Vec<_> = files
         .iter()
-        .flat_map(|f| &f.meta.sections)
-        .map(|s| (s.key, s.start, s.end))
+        .flat_map(|file| {
+            let sections = file.sections().filter(|s| wanted(file, s.key));
+            sections
+                .map(|s| (s.key, s.start, s.end))
+                .collect::<Vec<_>>()
+        })
         .collect();
     sections.sort_unstable();
     sections
@@ -148,42 +167,96 @@ impl Registry {
     /// Does one merge, if one is due; `pace` is told of bytes written.
     pub(crate) fn merge_once(&self, directory: &Directory, pace: &dyn Fn(u64)) -> io::Result<bool> {
         let gate = &directory.gate;
-        let sources = match gate.is_open() {
+        let mut sources = match gate.is_open() {
             true => self.due_for_merge(directory),
             false => self.due_when_short(directory)?,
         };
+        let foreign = sources.is_empty() && gate.is_open();
+        if foreign {
+            sources = self.due_for_copy(directory);
+        }
         let bytes: u64 = sources.iter().map(|file| file.meta.bytes).sum();
         if sources.is_empty() || (gate.is_open() && !gate.has_room_for(bytes)?) {
             return Ok(false);
         }
-        let keep = |key| self.get(key).map(|partition| partition.bounds().log_start);
-        let wanted: Vec<_> = sources
+        let added = self.merge_files(directory, &sources, foreign, pace);
+        if foreign && let Err(error) = &added {
+            // The others are copied all the same; what is sound in this one is served from there.
+            let damaged = damaged_file(error);
+            let found = sources.iter().filter(|f| Some(f.meta.file) == damaged);
+            found.for_each(|file| file.leave_there());
+        }
+        let added = added?;
+        let id = added.as_ref().map(|meta| meta.file);
+        let removed = match foreign {
+            // They are in another directory's lists, which finds out that they do not count.
+            true => Vec::new(),
+            false => {
+                self.sync_others(directory, &sources)?;
+                sources.iter().map(|file| file.meta.file).collect()
+            }
+        };
+        let entry = SegmentsEntry {
+            flushed: directory.applied.lock().flushed,
+            added: added.into_iter().collect(),
+            removed,
+        };
+        directory.commit_segments(entry)?;
+        if let Some(file) = id.and_then(|id| directory.listed_file(id)) {
+            self.compare_copies(&file);
+            // A rewrite cuts at blocks: what it left of deleted records the next one would, too.
+            file.keep_dead(Shape::of(&file, &self.log_start()).dead);
+        }
+        Ok(true)
+    }
+
+    /// Writes what the directory wants of some files into a new one of its own.
+    fn merge_files(
+        &self,
+        directory: &Directory,
+        sources: &[Arc<SegmentFile>],
+        foreign: bool,
+        pace: &dyn Fn(u64),
+    ) -> io::Result<Option<SegmentMeta>> {
+        let keeps: Vec<_> = sources
             .iter()
-            .map(|f| Source {
-                file: f.meta.file,
-                keep: &keep,
+            .map(|file| {
+                move |key| match foreign && !self.lives_in(key, directory) {
+                    true => None,
+                    false => self.kept_from(file, key),
+                }
             })
             .collect();
+        let wanted = sources.iter().zip(&keeps).map(|(file, keep)| Source {
+            store: &self.directories.get(file.directory).segments,
+            file: file.meta.file,
+            keep,
+        });
         let into = directory.next_file_id();
-        let added = match merge(&directory.segments, &wanted, into, pace) {
+        let added = match merge(&directory.segments, &wanted.collect::<Vec<_>>(), into, pace) {
             Ok(meta) => meta,
             Err(error) => {
                 self.remove_unlisted(directory, into);
                 return Err(error);
             }
         };
+        let bytes = added.as_ref().map_or(0, |meta| meta.bytes);
         Figures::add(&directory.figures.merges, 1);
-        Figures::add(
-            &directory.figures.merged_bytes,
-            added.as_ref().map_or(0, |meta| meta.bytes),
-        );
-        let entry = SegmentsEntry {
-            flushed: directory.applied.lock().flushed,
-            added: added.into_iter().collect(),
-            removed: sources.iter().map(|file| file.meta.file).collect(),
-        };
-        directory.commit_segments(entry)?;
-        Ok(true)
+        Figures::add(&directory.figures.merged_bytes, bytes);
+        if foreign {
+            Figures::add(&directory.figures.copied_bytes, bytes);
+        }
+        Ok(added)
+    }
+
+    /// From which offset on a file's section of a partition is wanted, if at all.
+    fn kept_from(&self, file: &SegmentFile, key: PartitionKey) -> Option<Offset> {
+        let partition = self.get(key)?;
+        file.counts(key).then(|| partition.bounds().log_start)
+    }
+
+    fn lives_in(&self, key: PartitionKey, directory: &Directory) -> bool {
+        self.get(key).is_some_and(|p| p.lives_in(directory))
     }
 
     /// Files that serve, and what is known of each.
@@ -193,10 +266,15 @@ impl Registry {
             let sound = applied.files.values().filter(|file| !file.damaged);
             sound.cloned().collect()
         };
-        let log_start = |key| self.get(key).map_or(Offset::MAX, |p| p.bounds().log_start);
+        let log_start = self.log_start();
         let shapes = files.iter().map(|file| Shape::of(file, &log_start));
         let shapes = shapes.collect();
         (files, shapes)
+    }
+
+    /// Where the records of a partition begin; behind all of them if it is deleted.
+    fn log_start(&self) -> impl Fn(PartitionKey) -> Offset {
+        |key| self.get(key).map_or(Offset::MAX, |p| p.bounds().log_start)
     }
 
     /// The file to rewrite while client writes are refused. Files are shared by topics, so without
@@ -222,6 +300,51 @@ impl Registry {
         } else {
             joined(&chosen).to_vec()
         }
+    }
+
+    /// Files of other directories that hold records of partitions which live in this one since a
+    /// move: as many as go into one file.
+    fn due_for_copy(&self, directory: &Directory) -> Vec<Arc<SegmentFile>> {
+        if !directory.has_foreign.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        let mut chosen: Vec<Arc<SegmentFile>> = Vec::new();
+        let mut bytes = 0;
+        for other in self.directories.iter().filter(|d| d.no != directory.no) {
+            let files: Vec<_> = other.applied.lock().files.values().cloned().collect();
+            for file in files.into_iter().filter(|file| file.may_be_copied()) {
+                let wanted = self.wanted_bytes(&file, directory);
+                let full = chosen.len() == FAN_IN || bytes + wanted > MERGE_BYTES;
+                if wanted == 0 || (full && !chosen.is_empty()) {
+                    continue;
+                }
+                bytes += wanted;
+                chosen.push(file);
+            }
+        }
+        if chosen.is_empty() {
+            return chosen;
+        }
+        // There may be more than go at once.
+        directory.has_foreign.store(true, Ordering::Release);
+        let wanted = |file: &SegmentFile, key| {
+            self.lives_in(key, directory) && self.kept_from(file, key).is_some()
+        };
+        match joined_of(&chosen, &wanted) {
+            [] => chosen[..1].to_vec(),
+            run => run.to_vec(),
+        }
+    }
+
+    /// Bytes of a file's sections that a directory's partitions have there.
+    fn wanted_bytes(&self, file: &SegmentFile, directory: &Directory) -> u64 {
+        let sections = file.sections().filter(|section| {
+            let partition = self.get(section.key);
+            partition.is_some_and(|partition| {
+                partition.lives_in(directory) && partition.bounds().log_start < section.end
+            })
+        });
+        sections.map(|section| section.bytes).sum()
     }
 
     /// Merges until stopped. An error must end the process, unless it is about one damaged file.
@@ -260,6 +383,14 @@ impl Registry {
     }
 }
 
+/// The file that an error says is damaged.
+fn damaged_file(error: &io::Error) -> Option<FileId> {
+    match error.get_ref()?.downcast_ref()? {
+        ReadError::Damaged { file, .. } => Some(*file),
+        _ => None,
+    }
+}
+
 /// Damage and a full disk leave everything else as it was.
 fn is_about_one_file(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, QuotaExceeded, StorageFull, Unsupported};
@@ -272,8 +403,8 @@ fn is_about_one_file(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::segment::{SectionMeta, SegmentMeta};
-    use crate::types::{DirectoryNo, FileId, TopicNo};
+    use crate::store::segment::SectionMeta;
+    use crate::types::{DirectoryNo, TopicNo};
 
     fn shape(bytes: u64, sections: u64, dead: u64) -> Shape {
         Shape {
@@ -340,11 +471,7 @@ mod tests {
                 bytes: 1,
                 sections: vec![section],
             };
-            Arc::new(SegmentFile {
-                directory: DirectoryNo(0),
-                meta,
-                damaged: false,
-            })
+            Arc::new(SegmentFile::new(DirectoryNo(0), meta))
         };
         let files = [
             file(1, 0, 5),

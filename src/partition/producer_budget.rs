@@ -57,6 +57,33 @@ impl ProducerBudget {
         self.account.change(0, bytes);
     }
 
+    /// Replaces a partition's state by one that was handed over, or adds to it the producers that
+    /// came in a later piece.
+    pub fn take_over(
+        &self,
+        sequence: &mut PartitionSequence,
+        handed: PartitionSequence,
+        is_first: bool,
+    ) {
+        if is_first {
+            self.forget_all(sequence);
+            *sequence = handed;
+            self.count(sequence);
+            return;
+        }
+        let before = sequence.producers.as_ref().map_or(0, |p| p.bytes());
+        for (id, producer) in handed
+            .producers
+            .iter()
+            .flat_map(|producers| producers.iter())
+        {
+            let all = sequence.producers.get_or_insert_default();
+            all.restore(id, producer.clone());
+        }
+        let after = sequence.producers.as_ref().map_or(0, |p| p.bytes());
+        self.account.change(before, after);
+    }
+
     /// Forgets all producers of a partition that is no more.
     pub fn forget_all(&self, sequence: &mut PartitionSequence) {
         let bytes = sequence.producers.take().map_or(0, |p| p.bytes());

@@ -295,6 +295,15 @@ impl Producers {
         self.by_id.iter().map(|(id, producer)| (*id, producer))
     }
 
+    /// Says of every batch that it stands at this place of a journal: where the partition's state
+    /// was handed over, after the batches themselves were durable in another one.
+    pub fn stand_at(&mut self, position: Position) {
+        let windows = self.by_id.values_mut().map(|p| &mut p.window);
+        for batch in windows.flatten() {
+            batch.position = position;
+        }
+    }
+
     /// Puts a producer back as a checkpoint kept it.
     pub fn restore(&mut self, id: i64, producer: Producer) {
         self.idle.clear();

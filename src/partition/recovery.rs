@@ -12,11 +12,12 @@ use crate::partition::directory::{Directories, Directory};
 use crate::partition::log::Partition;
 use crate::partition::registry::{Registry, RegistryOptions};
 use crate::partition::shard::{PartitionSequence, SegmentFile};
+use crate::partition::verify;
 use crate::store::backend::Disk;
 use crate::store::checkpoint::{CheckpointError, CheckpointStore, Loaded};
 use crate::store::journal::{self, FileJournal, JournalError, JournalOptions};
 use crate::store::lineage::LineageStore;
-use crate::store::segment::{ReadError, SegmentMeta, SegmentStore};
+use crate::store::segment::{ReadError, SegmentStore};
 use crate::types::{DirectoryId, DirectoryNo, PartitionKey, Position};
 
 /// Told how far replay is: bytes done, bytes in all.
@@ -70,6 +71,8 @@ pub struct Opening {
     pub footer_bytes: u64,
     /// Segment files kept open at most.
     pub open_files: usize,
+    /// Further directories that the node had at its last start and that are not among these.
+    pub absent: Vec<DirectoryId>,
     /// What the catalog depends on besides its changes and the directories.
     pub environment: Environment,
     /// Time.
@@ -174,6 +177,10 @@ pub(crate) fn recover(
         if each.directory.no == DirectoryNo(0) {
             registry.check_homes()?;
         }
+    }
+    registry.compare_all_copies();
+    if !opening.absent.is_empty() {
+        registry.check_coverage(&opening.absent)?;
     }
     for each in &found {
         let _named = each.directory.span.enter();
@@ -317,6 +324,14 @@ impl Start {
     }
 }
 
+/// The first offsets of a partition that are nowhere.
+fn first_gap(partition: &Partition) -> Option<verify::Gap> {
+    let (bounds, pieces) = verify::pieces(partition, false);
+    verify::gaps(bounds, &pieces)
+        .into_iter()
+        .find(|gap| gap.missing)
+}
+
 impl Registry {
     /// Puts the partitions that live in a directory and its segment files back as its checkpoint
     /// kept them; the first one makes those of the others, too.
@@ -354,29 +369,14 @@ impl Registry {
         applied.flushed = root.flushed;
         for file in &root.files {
             let file = match directory.segments.meta(*file) {
-                Ok(meta) => SegmentFile {
-                    directory: directory.no,
-                    meta,
-                    damaged: false,
-                },
+                Ok(meta) => SegmentFile::new(directory.no, meta),
                 // It may be whole: to serve without it would call records lost that are not.
                 Err(error @ (ReadError::Io { .. } | ReadError::Newer { .. })) => {
                     return Err(error.to_string());
                 }
                 // Told after the replay: it may be about to leave the lists, and then it is gone
                 // because the process was killed before the next checkpoint.
-                Err(_) => {
-                    let meta = SegmentMeta {
-                        file: *file,
-                        bytes: 0,
-                        sections: Vec::new(),
-                    };
-                    SegmentFile {
-                        directory: directory.no,
-                        meta,
-                        damaged: true,
-                    }
-                }
+                Err(_) => SegmentFile::damaged(directory.no, *file),
             };
             self.list_file(&mut applied, Arc::new(file));
         }
@@ -423,6 +423,37 @@ impl Registry {
             home.0,
             topics.len(),
         ))
+    }
+
+    /// Refuses a start without a directory whose segment files still hold records of a shard that
+    /// was moved out of it.
+    fn check_coverage(&self, absent: &[DirectoryId]) -> Result<(), String> {
+        let image = self.catalog.image();
+        for topic in image.topics() {
+            for index in 0..topic.partitions {
+                let key = PartitionKey {
+                    topic: topic.no,
+                    index,
+                };
+                let gap = self.get(key).and_then(|partition| first_gap(&partition));
+                let Some(gap) = gap else {
+                    continue;
+                };
+                let absent: Vec<_> = absent.iter().map(|id| id.0.to_string()).collect();
+                return Err(format!(
+                    "log.dirs lacks a data directory that the node had at its last start \
+                     (store.id={}), and {} of topic {} partition {index} are in none of the \
+                     others: shards that are moved out of a directory are copied in the \
+                     background, and it may go when `shardgate shards list --json` shows no bytes \
+                     elsewhere. Put it back into log.dirs; if it is lost, restore the whole node \
+                     from a copy",
+                    absent.join(", "),
+                    gap.words(),
+                    topic.name,
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Deletes what a crash left behind, now that the lists are complete.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use parking_lot::Mutex;
 
 use crate::budget::Account;
 use crate::catalog::settings::ShardLimits;
@@ -15,6 +16,7 @@ use crate::partition::directory::{Directories, Directory, Room};
 use crate::partition::entries::encode_log_start;
 use crate::partition::load::Traffic;
 use crate::partition::log::Partition;
+use crate::partition::moves::Moves;
 use crate::partition::producer_budget::ProducerBudget;
 use crate::partition::recovery::Fatal;
 use crate::partition::reshape::Reshapes;
@@ -26,6 +28,10 @@ use crate::shard::ShardSpan;
 use crate::store::journal::{Entry, EntryKind};
 use crate::store::lineage::LineageStore;
 use crate::types::{Offset, PartitionKey, Place, ShardId, TopicNo};
+
+/// How long a move of a shard lets appenders wait for a journal that does not answer. Then the shard
+/// goes on in its old home.
+pub const MOVE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bounds and intervals of the registry.
 #[derive(Clone, Debug)]
@@ -42,6 +48,8 @@ pub struct RegistryOptions {
     pub reserve_bytes: u64,
     /// Bytes of segment reads under way on threads that may wait for the disk.
     pub read_bytes: u64,
+    /// How long a move lets the appenders of a shard wait for a journal that does not answer.
+    pub move_patience: Duration,
 }
 
 /// The registry.
@@ -57,6 +65,9 @@ pub struct Registry {
     pub(super) fatal: Fatal,
     pub(super) archive: Archive,
     pub(super) reshapes: Reshapes,
+    pub(super) moves: Moves,
+    /// Held while it is decided which of two files' sections counts.
+    pub(super) superseding: Mutex<()>,
     pub(super) producers: ProducerBudget,
     /// Reads that met damage.
     pub(super) damaged_reads: AtomicU64,
@@ -84,6 +95,8 @@ impl Registry {
             fatal,
             archive: Archive::new(lineage),
             reshapes: Reshapes::default(),
+            moves: Moves::default(),
+            superseding: Mutex::default(),
             directories,
             partitions: DashMap::new(),
             topics: DashMap::new(),
@@ -128,8 +141,8 @@ impl Registry {
         shard.home.gate.count(batch.payload.len() as u64);
         let (now, producers) = (self.now(), &self.producers);
         let had_room = producers.account.excess() == 0;
-        let result = partition.sequenced(|shard, sequence| {
-            let home = &shard.ok_or(Refused::Sealed)?.home;
+        let result = partition.appending(|shard, sequence| {
+            let home = &shard.home;
             if let Some(room) = room {
                 batch.charge = room.take(batch.payload.len() + ENTRY_OVERHEAD);
             }
@@ -191,8 +204,7 @@ impl Registry {
         partition: &Partition,
         offset: Offset,
     ) -> Result<(Offset, Place), Refused> {
-        partition.sequenced(|shard, sequence| {
-            let shard = shard.ok_or(Refused::Sealed)?;
+        partition.appending(|shard, sequence| {
             let journal = shard.home.journal().ok_or(Refused::Sealed)?;
             if offset > sequence.log_start {
                 sequence.log_start = offset;
@@ -217,7 +229,7 @@ impl Registry {
     pub fn seal_topic(&self, topic: &Topic) {
         if let Some(shards) = self.topic_shards(topic.no) {
             for shard in shards.routes().open() {
-                *shard.lock() = Standing::Deleted;
+                shard.lock().set(Standing::Deleted);
             }
         }
     }
@@ -251,7 +263,7 @@ impl Registry {
             .filter(|layout| layout.epoch() > topic.layout.epoch())
             .unwrap_or(&topic.layout);
         if let Some(shards) = self.topic_shards(topic.no) {
-            shards.reroute(newest, &self.directories);
+            shards.reroute(newest, &self.directories, &[]);
             shards.relist(&topic.layout);
             return shards;
         }
@@ -262,7 +274,7 @@ impl Registry {
         };
         let make = |span: &ShardSpan| {
             let home = Arc::clone(self.directories.home(span.home));
-            Shard::new(span.id, home, standing)
+            Shard::new(span.id, home, standing.clone())
         };
         let shards = TopicShards::new(
             topic.no,

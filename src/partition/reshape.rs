@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Unit;
 
-use crate::catalog::{Decision, Plan, ReshapeError, Sequencer};
+use crate::catalog::{self, Decision, Plan, ReshapeError, Sequencer};
 use crate::metrics::{Metrics, SampleKind};
 use crate::partition::log::Partition;
 use crate::partition::registry::Registry;
 use crate::partition::routes::TopicShards;
-use crate::partition::shard::Standing;
+use crate::partition::shard::{Shard, Standing};
 use crate::types::{Offset, Position, ShardId, TopicNo};
 
 /// Counts of reshapes since the start.
@@ -46,7 +46,7 @@ impl Default for Reshapes {
 }
 
 impl Reshapes {
-    fn note(&self, plan: &Plan, locked: Duration) {
+    pub(super) fn note(&self, plan: &Plan, locked: Duration) {
         let kind = match plan.opened.len().cmp(&plan.sealed.len()) {
             Ordering::Greater => &self.splits,
             Ordering::Less => &self.merges,
@@ -113,7 +113,7 @@ impl Registry {
             false => self.moving(&plan),
         };
         let ends = elsewhere.as_ref();
-        let position = self.sequence_reshape(&mut catalog, &shards, &plan, &moving, ends, at_ms);
+        let position = self.sequence_reshape(&mut catalog, &shards, &plan, &moving, ends, at_ms)?;
         drop(catalog);
         self.reshapes.note(&plan, locked.elapsed());
         let Plan { epoch, opened, .. } = plan;
@@ -126,7 +126,7 @@ impl Registry {
     }
 
     /// The partitions that a plan is about, as far as they are made.
-    fn moving(&self, plan: &Plan) -> Vec<Option<Arc<Partition>>> {
+    pub(super) fn moving(&self, plan: &Plan) -> Vec<Option<Arc<Partition>>> {
         let keys = plan.partitions.iter().map(|index| plan.key(*index));
         keys.map(|key| self.get(key)).collect()
     }
@@ -157,8 +157,8 @@ impl Registry {
     }
 
     /// Gives a reshape its place in the journal and leads appends to the new shards, all under the
-    /// locks of the old ones.
-    fn sequence_reshape(
+    /// locks of the old ones. While a shard is on its way elsewhere, only its move may do so.
+    pub(super) fn sequence_reshape(
         &self,
         catalog: &mut Sequencer<'_>,
         shards: &TopicShards,
@@ -166,12 +166,22 @@ impl Registry {
         moving: &[Option<Arc<Partition>>],
         elsewhere: Option<&BTreeMap<u32, Offset>>,
         at_ms: i64,
-    ) -> Position {
+    ) -> Result<Position, ReshapeError> {
         let routes = shards.routes();
         let sealed: BTreeSet<_> = plan.sealed.iter().collect();
         let old = routes.open().iter();
         let old: Vec<_> = old.filter(|s| sealed.contains(&s.id)).collect();
         let mut locks: Vec<_> = old.iter().map(|shard| shard.lock()).collect();
+        let is_move = !plan.homes.is_empty();
+        let mut standings = old.iter().zip(&locks);
+        let other = standings.find(|(_, s)| matches!(***s, Standing::Waiting(_)) != is_move);
+        if let Some((shard, _)) = other {
+            let topic = catalog.image().topic_by_no(plan.no);
+            return Err(ReshapeError::Moving {
+                topic: topic.map_or_else(String::new, |topic| topic.name.to_string()),
+                shard: shard.id,
+            });
+        }
         let next = |partition: &Partition| match elsewhere {
             None => partition.next_offset(),
             Some(ends) => ends.get(&partition.key.index).copied().unwrap_or(0),
@@ -185,16 +195,20 @@ impl Registry {
         });
         let position = catalog.sequence(&plan.change(starts.collect(), at_ms));
         if let Some(topic) = catalog.image().topic_by_no(plan.no) {
-            shards.reroute(&topic.layout, &self.directories);
+            let opened = plan.opened.iter().map(|(id, _)| *id);
+            let moved: Vec<_> = opened.filter(|_| is_move).collect();
+            shards.reroute(&topic.layout, &self.directories, &moved);
         }
         for standing in &mut locks {
-            **standing = Standing::Moved;
+            standing.set(Standing::Moved);
         }
-        position
+        Ok(position)
     }
 
-    /// Readers follow a reshape that is durable and published; in recovery appends do, too.
-    pub(super) fn follow_reshape(&self, no: TopicNo, in_recovery: bool) {
+    /// Readers follow a reshape that is durable and published; in recovery appends do, too. Shards
+    /// that it opened in another directory take appends from here on.
+    pub(super) fn follow_reshape(&self, reshaped: &catalog::Reshaped, in_recovery: bool) {
+        let no = reshaped.no;
         let image = self.catalog.image();
         let (Some(topic), Some(shards)) = (image.topic_by_no(no), self.topic_shards(no)) else {
             return;
@@ -202,7 +216,17 @@ impl Registry {
         shards.relist(&topic.layout);
         if in_recovery {
             let _catalog = self.catalog.lock();
-            shards.reroute(&topic.layout, &self.directories);
+            shards.reroute(&topic.layout, &self.directories, &[]);
+        }
+        if reshaped.homes.is_empty() {
+            return;
+        }
+        let opened = |shard: &&Arc<Shard>| reshaped.opened.iter().any(|(id, _)| *id == shard.id);
+        for shard in shards.routes().open().iter().filter(opened) {
+            let mut standing = shard.lock();
+            if matches!(*standing, Standing::Waiting(_)) {
+                standing.set(Standing::Open);
+            }
         }
     }
 
@@ -228,6 +252,24 @@ impl Registry {
             let image = registry.catalog.image();
             let shards = image.topics().map(|topic| topic.layout.shards().len());
             shards.sum::<usize>() as f64
+        });
+        let registry = Arc::clone(self);
+        let help = "Moves of shards that came to nothing after the shard's appenders had to wait";
+        metrics.sample(
+            "moves_given_up",
+            help,
+            SampleKind::Counter,
+            None,
+            move || registry.moves.given_up() as f64,
+        );
+        let seconds = self.moves.wait_seconds.clone();
+        metrics.register(|r| {
+            r.register_with_unit(
+                "move_wait",
+                "Time for which a move of a shard made its appenders wait",
+                Unit::Seconds,
+                seconds,
+            );
         });
         let seconds = self.reshapes.lock_seconds.clone();
         metrics.register(|r| {

@@ -12,9 +12,7 @@ use parking_lot::Mutex;
 use crate::partition::directory::{Directories, Directory};
 use crate::partition::shard::{FileList, SegmentFile, SegmentList, Shard, Standing};
 use crate::shard::{Layout, ShardSpan};
-#[cfg(test)]
-use crate::types::ShardId;
-use crate::types::{PartitionKey, TopicNo};
+use crate::types::{PartitionKey, ShardId, TopicNo};
 
 /// One thing per open shard of a layout.
 pub(super) struct Table<T> {
@@ -120,20 +118,29 @@ impl TopicShards {
     }
 
     /// The list of each shard, in slot order.
-    #[cfg(test)]
     pub(super) fn lists(&self) -> Vec<(ShardId, Arc<FileList>)> {
         let lists = self.lists.load();
         lists.open.iter().map(|l| (l.id, l.files())).collect()
     }
 
     /// Sends appends where this layout says, unless they are further already. The caller holds the
-    /// catalog's lock, and the locks of all shards that the layout does not have any more.
-    pub(super) fn reroute(&self, layout: &Arc<Layout>, directories: &Directories) {
+    /// catalog's lock, and the locks of all shards that the layout does not have any more. Shards in
+    /// `moved` take nothing until it is durable that their new directory counts.
+    pub(super) fn reroute(
+        &self,
+        layout: &Arc<Layout>,
+        directories: &Directories,
+        moved: &[ShardId],
+    ) {
         let routes = self.routes.load();
         if layout.epoch() > routes.layout.epoch() {
             let next = routes.follow(layout, |span, _| {
                 let home = Arc::clone(directories.home(span.home));
-                Shard::new(span.id, home, Standing::Open)
+                let standing = match moved.contains(&span.id) {
+                    true => Standing::waiting(),
+                    false => Standing::Open,
+                };
+                Shard::new(span.id, home, standing)
             });
             self.routes.store(Arc::new(next));
         }

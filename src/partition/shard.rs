@@ -1,11 +1,14 @@
 //! A shard at run time: the lock that sequences its partitions, and its list of segment files.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Semaphore;
 
 use crate::catalog::settings::ShardLimits;
 use crate::partition::directory::Directory;
@@ -14,8 +17,8 @@ use crate::partition::producer_budget::ProducerBudget;
 use crate::partition::producer_state::{Claim, Placed, Producers, Verdict, WindowBatch};
 use crate::protocol::batch::{self, BatchInfo, BatchView, Patch, Stamp};
 use crate::store::journal::{Entry, EntryKind, Fill};
-use crate::store::segment::SegmentMeta;
-use crate::types::{DirectoryNo, Offset, PartitionKey, Place, Position, ShardId};
+use crate::store::segment::{SectionMeta, SegmentMeta};
+use crate::types::{DirectoryNo, FileId, Offset, PartitionKey, Place, Position, ShardId};
 
 /// A segment file that some shard's list names. The file may be deleted when no list and no
 /// running read holds it.
@@ -28,6 +31,83 @@ pub struct SegmentFile {
     /// Its footer could not be read at the start. It stays on disk and in the lists of later
     /// checkpoints, and serves nothing.
     pub damaged: bool,
+    /// Partitions whose sections here do not count any more: another file holds their records,
+    /// too. Readers with an older list may still take them.
+    superseded: Mutex<BTreeSet<PartitionKey>>,
+    /// Bytes of deleted records that the merge which made it had to leave in it.
+    kept_dead: AtomicU64,
+    /// It could not be copied into another directory.
+    left_there: AtomicBool,
+}
+
+impl SegmentFile {
+    /// A file that serves everything in it.
+    pub fn new(directory: DirectoryNo, meta: SegmentMeta) -> Self {
+        Self {
+            directory,
+            meta,
+            damaged: false,
+            superseded: Mutex::default(),
+            kept_dead: AtomicU64::new(0),
+            left_there: AtomicBool::new(false),
+        }
+    }
+
+    /// A file whose footer could not be read.
+    pub fn damaged(directory: DirectoryNo, file: FileId) -> Self {
+        let meta = SegmentMeta {
+            file,
+            bytes: 0,
+            sections: Vec::new(),
+        };
+        Self {
+            damaged: true,
+            ..Self::new(directory, meta)
+        }
+    }
+
+    /// The section of a partition, unless another file took its place.
+    pub fn section(&self, key: PartitionKey) -> Option<&SectionMeta> {
+        let section = self.meta.section(key)?;
+        self.counts(key).then_some(section)
+    }
+
+    /// The sections that no other file took the place of.
+    pub fn sections(&self) -> impl Iterator<Item = &SectionMeta> {
+        let gone = self.superseded.lock().clone();
+        let sections = self.meta.sections.iter();
+        sections.filter(move |section| gone.is_empty() || !gone.contains(&section.key))
+    }
+
+    /// Whether no other file took the place of a partition's section.
+    pub fn counts(&self, key: PartitionKey) -> bool {
+        !self.superseded.lock().contains(&key)
+    }
+
+    /// Bytes of deleted records that another rewrite would leave in it as well.
+    pub(super) fn kept_dead(&self) -> u64 {
+        self.kept_dead.load(Ordering::Relaxed)
+    }
+
+    /// Says how many there are, right after a merge made the file.
+    pub(super) fn keep_dead(&self, bytes: u64) {
+        self.kept_dead.store(bytes, Ordering::Relaxed);
+    }
+
+    /// It is damaged, so that no other directory copies anything out of it until the next start.
+    pub(super) fn leave_there(&self) {
+        self.left_there.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another directory may copy what it wants out of it.
+    pub(super) fn may_be_copied(&self) -> bool {
+        !self.damaged && !self.left_there.load(Ordering::Relaxed)
+    }
+
+    /// Another file holds all that is left of a partition's section, and is on stable lists.
+    pub(super) fn supersede(&self, key: PartitionKey) {
+        self.superseded.lock().insert(key);
+    }
 }
 
 /// Files in the order of their flushes, oldest first.
@@ -70,11 +150,14 @@ pub struct Shard {
 }
 
 /// What may be appended under a shard's lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub enum Standing {
     /// Anything.
     #[default]
     Open,
+    /// Nothing now: the shard is on its way to another directory. The semaphore has no permits and
+    /// is closed when that is over: then the topic's routes tell where to go.
+    Waiting(Arc<Semaphore>),
     /// Nothing: other shards took its place, and the topic's routes lead to them.
     Moved,
     /// Nothing: the topic's deletion is sequenced.
@@ -108,6 +191,20 @@ impl Shard {
     /// Takes the lock.
     pub(super) fn lock(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock()
+    }
+}
+
+impl Standing {
+    /// Nothing may be appended until it is [`set`](Standing::set) to something else.
+    pub(super) fn waiting() -> Self {
+        Self::Waiting(Arc::new(Semaphore::new(0)))
+    }
+
+    /// Changes it; whoever waited goes on.
+    pub(super) fn set(&mut self, to: Self) {
+        if let Self::Waiting(until) = std::mem::replace(self, to) {
+            until.close();
+        }
     }
 }
 
@@ -193,6 +290,10 @@ pub struct Appended {
 pub enum Refused {
     /// The topic is deleted.
     Sealed,
+    /// Not refused: the shard is on its way to another directory. Try again when
+    /// [`Partition::settled`](crate::partition::Partition::settled) says so, holding nothing
+    /// meanwhile.
+    Moving,
     /// INVALID_PRODUCER_EPOCH.
     InvalidProducerEpoch,
     /// OUT_OF_ORDER_SEQUENCE_NUMBER.

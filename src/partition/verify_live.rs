@@ -97,7 +97,7 @@ fn check_partition(report: &mut Report, registry: &Registry, topic: &Topic, inde
     match registry.get(key) {
         None => wrong.push("the partition is in no shard".to_owned()),
         Some(partition) => {
-            let (bounds, pieces) = verify::pieces(&partition);
+            let (bounds, pieces) = verify::pieces(&partition, true);
             let next = partition.sequenced(|_, sequence| sequence.next_offset);
             let order = [
                 bounds.log_start,

@@ -21,7 +21,7 @@ use crate::coordinator::{Groups, Settings};
 use crate::partition::directory::Directory;
 use crate::partition::maintenance::{MaintenanceOptions, Worker};
 use crate::partition::recovery::{self, Fatal, RecoveredDirectory};
-use crate::partition::registry::RegistryOptions;
+use crate::partition::registry::{MOVE_PATIENCE, RegistryOptions};
 use crate::partition::{Partition, Registry};
 use crate::store::journal::stepped::SteppedJournal;
 use crate::store::journal::{Group, Journal, JournalOptions, Sink, SyncPolicy};
@@ -293,11 +293,13 @@ fn opening(clock: &Arc<SimClock>, options: &Options, fatal: Fatal) -> recovery::
         tail_bytes: options.tail_bytes,
         reserve_bytes: options.reserve_bytes,
         read_bytes: 1 << 20,
+        move_patience: MOVE_PATIENCE,
         producers_per_partition: 100,
         producer_bytes: options.producer_bytes,
         producer_expiration_ms: options.producer_expiration_ms,
     };
     recovery::Opening {
+        absent: Vec::new(),
         registry,
         footer_bytes: 256 << 10,
         open_files: 16,

@@ -207,7 +207,7 @@ impl World {
                         payload,
                     });
                 }
-                EntryKind::Catalog => {}
+                EntryKind::Catalog | EntryKind::Move => {}
             }
         }
         batches

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::catalog::ReshapeError;
+use crate::partition::verify_live::verify_live;
+use crate::types::DirectoryNo;
 
 /// One step of a random history.
 #[derive(Clone, Debug)]
@@ -30,6 +32,10 @@ enum Step {
         first: usize,
         count: usize,
         cut: u32,
+    },
+    Move {
+        shard: usize,
+        to: u16,
     },
     Kill,
     PowerLoss {
@@ -58,6 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Merge),
         4 => (any::<usize>(), 1..3usize, any::<u32>())
             .prop_map(|(first, count, cut)| Step::Reshape { first, count, cut }),
+        2 => (any::<usize>(), 0..2u16).prop_map(|(shard, to)| Step::Move { shard, to }),
         1 => Just(Step::Kill),
         2 => any::<u64>().prop_map(|seed| Step::PowerLoss { seed }),
     ]
@@ -141,6 +148,7 @@ impl History {
                 }
             }
             Step::Reshape { first, count, cut } => self.reshape(*first, *count, *cut),
+            Step::Move { shard, to } => self.move_shard(*shard, *to),
             Step::Kill => self.restart(MemoryDisk::kill),
             Step::PowerLoss { seed } => self.restart(|disk| disk.crash(*seed)),
         }
@@ -204,6 +212,24 @@ impl History {
         }
     }
 
+    /// A shard goes to a data directory, or is there already.
+    fn move_shard(&mut self, shard: usize, to: u16) {
+        let registry = &self.store.opened.registry;
+        let to = DirectoryNo(to % self.store.opened.directories.len() as u16);
+        let shards = self.store.shards(&self.topic);
+        let id = shards[shard % shards.len()].0;
+        let moved = registry.move_shard(self.topic.no, id, to).expect("moved");
+        assert_eq!(moved.opened.len(), 1);
+        let image = self.store.opened.catalog.sequenced();
+        let layout = &image.topic("t").expect("there").layout;
+        let span = layout.shard(moved.opened[0]).expect("known");
+        let home = registry.directories().get(to).id;
+        assert_eq!(span.home, home);
+        if !moved.repeated {
+            self.epochs.push((moved.epoch, moved.position));
+        }
+    }
+
     /// The layout that survived is whole, holds what was acknowledged, and its links end where the
     /// records do.
     fn check_layout(&mut self, durable: Position) {
@@ -228,6 +254,27 @@ impl History {
         }
         let now = topic.layout.epoch();
         self.epochs.retain(|(epoch, _)| *epoch <= now);
+    }
+
+    /// What shards hold in files of other directories is brought home, and what is left there goes.
+    fn settle(&mut self) {
+        let registry = &self.store.opened.registry;
+        let directories = || registry.directories().iter();
+        while directories().any(|d| registry.merge_once(d, &|_| ()).expect("merged")) {}
+        for directory in directories() {
+            registry.drop_dead_files(directory).expect("dropped");
+        }
+        for partition in 0..4 {
+            let partition = self.store.partition(self.key(partition));
+            let home = partition.shard().expect("open").home.no;
+            let elsewhere = partition.search(|bounds, files, _| {
+                let files = files.iter().filter(|file| file.directory != home);
+                let mut sections = files.filter_map(|file| file.section(partition.key));
+                sections.any(|section| section.end > bounds.log_start)
+            });
+            assert!(!elsewhere, "{} is not home", partition.key);
+        }
+        assert_eq!(verify_live(registry, true).damage, []);
     }
 
     fn delete_records(&mut self, partition: usize, part: u8) {
@@ -342,5 +389,7 @@ proptest! {
             history.run(step);
         }
         history.restart(|disk| disk.crash(99));
+        history.settle();
+        history.restart(|disk| disk.crash(98));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use uuid::Uuid;
@@ -21,6 +22,7 @@ use crate::types::{DirectoryId, Offset, PartitionKey, Place, Position};
 
 mod directories;
 mod history;
+mod moves;
 mod producers;
 mod reshape;
 mod times;
@@ -59,6 +61,24 @@ impl Store {
         others: Vec<MemoryDisk>,
         producer_bytes: u64,
     ) -> Result<Self, String> {
+        let faults = FaultDisk::new(Arc::new(disk.clone()), 1);
+        let first: Arc<dyn Disk> = Arc::new(faults.clone());
+        let others_too = others.iter().map(|disk| Arc::new(disk.clone()) as _);
+        let disks = std::iter::once(first).chain(others_too).collect();
+        let opened = Self::open_disks(disks, producer_bytes, Vec::new())?;
+        Ok(Self {
+            disk,
+            others,
+            faults,
+            opened,
+        })
+    }
+
+    fn open_disks(
+        disks: Vec<Arc<dyn Disk>>,
+        producer_bytes: u64,
+        absent: Vec<DirectoryId>,
+    ) -> Result<Opened, String> {
         let journal = JournalOptions {
             file_bytes: 256 << 10,
             first_zero_bytes: 64 << 10,
@@ -72,18 +92,20 @@ impl Store {
             producer_expiration_ms: i64::MAX,
             reserve_bytes: 0,
             read_bytes: 1 << 20,
+            // Long enough for a busy machine.
+            move_patience: Duration::from_secs(5),
         };
-        let faults = FaultDisk::new(Arc::new(disk.clone()), 1);
-        let first: Arc<dyn Disk> = Arc::new(faults.clone());
-        let others_too = others.iter().map(|disk| Arc::new(disk.clone()) as _);
-        let disks = std::iter::once(first).chain(others_too);
-        let directories = disks.zip(0u128..).map(|(disk, no)| OpeningDirectory {
-            disk,
-            id: DirectoryId(Uuid::from_u128(no)),
-            name: format!("data{no}"),
-            journal: journal.clone(),
-        });
+        let directories = disks
+            .into_iter()
+            .zip(0u128..)
+            .map(|(disk, no)| OpeningDirectory {
+                disk,
+                id: DirectoryId(Uuid::from_u128(no)),
+                name: format!("data{no}"),
+                journal: journal.clone(),
+            });
         let opening = Opening {
+            absent,
             registry: options,
             footer_bytes: 1 << 20,
             open_files: 16,
@@ -91,13 +113,7 @@ impl Store {
             clock: Arc::new(SystemClock::new()),
             fatal: Arc::new(|reason| panic!("the store gave up: {reason}")),
         };
-        let opened = recovery::open(directories.collect(), opening, &|_, _| {})?;
-        Ok(Self {
-            disk,
-            others,
-            faults,
-            opened,
-        })
+        recovery::open(directories.collect(), opening, &|_, _| {})
     }
 
     fn create_topic(&self, name: &str, partitions: i32) -> Position {

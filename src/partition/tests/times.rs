@@ -108,3 +108,32 @@ fn short_runs_are_merged_into_long_ones_and_read_the_same() {
     store.close();
     check(&Store::open(disk));
 }
+
+/// What a rewrite cannot cut off, because it lies in one block with records that stay, is no reason
+/// for another one.
+#[test]
+fn a_file_is_not_rewritten_again_and_again_for_what_stays_in_it() {
+    let store = Store::open(MemoryDisk::new());
+    store.create_topic("t", 1);
+    store.sync();
+    let key = store.topic("t").expect("created").partition(0);
+    let key = key.expect("a partition");
+    store
+        .append(key, &batch(1, 10, 500, None))
+        .expect("appended");
+    store.sync();
+    store.flush();
+    let registry = &store.opened.registry;
+    let partition = store.partition(key);
+    for offset in 8..10 {
+        registry.move_log_start(&partition, offset).expect("moved");
+        store.sync();
+        let merges = (0..10).filter(|_| {
+            let merged = registry.merge_once(registry.first(), &|_| ());
+            merged.expect("merged")
+        });
+        assert!(merges.count() < 2, "at offset {offset}");
+    }
+    assert_eq!(store.read_all(key).len(), 1);
+    store.close();
+}

@@ -8,7 +8,7 @@ use crate::catalog::{Environment, Image, Topic};
 use crate::clock::SystemClock;
 use crate::partition::log::{Bounds, Partition};
 use crate::partition::recovery::{Opening, OpeningDirectory, Progress, Recovered, recover};
-use crate::partition::registry::RegistryOptions;
+use crate::partition::registry::{MOVE_PATIENCE, RegistryOptions};
 use crate::partition::verify_batches::batches_flaw;
 use crate::shard::{Layout, Link};
 use crate::store::backend::Disk;
@@ -112,12 +112,15 @@ fn open(
         producer_bytes: u64::MAX,
         reserve_bytes: 0,
         read_bytes: 8 << 20,
+        move_patience: MOVE_PATIENCE,
         producer_expiration_ms: i64::MAX,
     };
     let opening = Opening {
         registry: options,
         footer_bytes: 16 << 20,
         open_files: 16,
+        // Directories are checked together or not at all.
+        absent: Vec::new(),
         environment,
         clock: Arc::new(SystemClock::new()),
         fatal: Arc::new(|_| ()),
@@ -369,7 +372,7 @@ impl Check<'_> {
             self.flaw(topic, key, None, "the partition is in no shard".to_owned());
             return;
         };
-        let (bounds, pieces) = pieces(&partition);
+        let (bounds, pieces) = pieces(&partition, false);
         for gap in gaps(bounds, &pieces) {
             let compacted = topic.settings.cleanup_compact;
             if !(compacted && gap.missing) {
@@ -494,11 +497,15 @@ pub(super) struct Piece {
     file: Option<(DirectoryNo, FileId)>,
 }
 
-/// A partition's records, in offset order.
-pub(super) fn pieces(partition: &Partition) -> (Bounds, Vec<Piece>) {
+/// A partition's records, in offset order; with those that do not count because another file has
+/// them, too, if `all`.
+pub(super) fn pieces(partition: &Partition, all: bool) -> (Bounds, Vec<Piece>) {
     partition.search(|bounds, files, tail| {
         let sections = files.iter().filter_map(|file| {
-            let section = file.meta.section(partition.key)?;
+            let section = match all {
+                true => file.meta.section(partition.key),
+                false => file.section(partition.key),
+            }?;
             Some(Piece {
                 start: section.start,
                 end: section.end,

@@ -15,8 +15,10 @@ pub(super) const BLOCK: u64 = 4096;
 pub(super) const HEADER: usize = 96;
 /// Bytes before an entry's payload.
 pub(super) const ENTRY_HEADER: usize = 16;
-/// Version of groups that this program writes and the newest that it reads.
-pub(super) const VERSION: u8 = 1;
+/// The newest version of groups that this program reads. Version 2 has entries about moves of
+/// shards; a group without any is written as version 1, which earlier programs read.
+pub(super) const VERSION: u8 = 2;
+const VERSION_WITHOUT_MOVES: u8 = 1;
 
 const MAGIC: [u8; 4] = *b"SGJL";
 const CRC_AT: usize = 92;
@@ -73,9 +75,9 @@ impl Header {
         padded(self.length as usize)
     }
 
-    fn encode(&mut self, out: &mut [u8]) {
+    fn encode(&mut self, version: u8, out: &mut [u8]) {
         out[0..4].copy_from_slice(&MAGIC);
-        out[4] = VERSION;
+        out[4] = version;
         out[5] = 0;
         out[6..8].copy_from_slice(&(HEADER as u16).to_le_bytes());
         out[8..24].copy_from_slice(self.store.as_bytes());
@@ -101,7 +103,7 @@ impl Header {
         if bytes[..4] != MAGIC || crc != crc32c::crc32c(&bytes[..CRC_AT]) {
             return Err(NoHeader::Invalid);
         }
-        if bytes[4] != VERSION {
+        if !(VERSION_WITHOUT_MOVES..=VERSION).contains(&bytes[4]) {
             return Err(NoHeader::Newer(bytes[4]));
         }
         let mut store = [0; 16];
@@ -213,7 +215,11 @@ pub(super) fn build(
     header.entries = refs.len() as u32;
     header.length = (buffer.len() - front - HEADER) as u32;
     header.body_crc = crc32c::crc32c(&buffer[front + HEADER..]);
-    header.encode(&mut buffer[front..front + HEADER]);
+    let version = match refs.iter().any(|entry| entry.kind == EntryKind::Move) {
+        true => VERSION,
+        false => VERSION_WITHOUT_MOVES,
+    };
+    header.encode(version, &mut buffer[front..front + HEADER]);
     buffer.resize(front + padded, 0);
     Built {
         header,
@@ -291,6 +297,7 @@ fn kind(byte: u8) -> Option<EntryKind> {
         EntryKind::Catalog,
         EntryKind::Segments,
         EntryKind::LogStart,
+        EntryKind::Move,
     ]
     .into_iter()
     .find(|kind| *kind as u8 == byte)
@@ -337,7 +344,7 @@ mod tests {
         fn what_is_built_is_parsed(
             first in 1u64..1 << 40,
             items in prop::collection::vec(
-                (1u8..5, any::<u32>(), prop::collection::vec(any::<u8>(), 0..5000)),
+                (1u8..6, any::<u32>(), prop::collection::vec(any::<u8>(), 0..5000)),
                 0..20,
             ),
         ) {

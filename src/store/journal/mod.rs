@@ -4,6 +4,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -48,6 +49,8 @@ pub enum EntryKind {
     Segments = 3,
     /// A partition's log start moved up.
     LogStart = 4,
+    /// A step in the move of a shard to another data directory.
+    Move = 5,
 }
 
 /// Work done on an entry's bytes after they were copied into the group buffer.
@@ -156,6 +159,24 @@ pub trait Journal: Send + Sync {
     /// Says that the process is to end: from here on a journal that waits for space gives up after
     /// a while, so that those who wait for it do not keep the process.
     fn end_soon(&self) {}
+    /// As [`Journal::wait`], but no longer than `at_most`; says whether it is durable.
+    fn wait_at_most(&self, position: Position, at_most: Duration) -> Result<bool, Ended> {
+        let until = Instant::now() + at_most;
+        let mut durable = self.subscribe();
+        loop {
+            if *durable.borrow_and_update() >= position {
+                return Ok(true);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            if durable.has_changed().is_err() {
+                return Err(Ended);
+            }
+            std::thread::sleep(left.min(Duration::from_millis(1)));
+        }
+    }
     /// Waits until all entries are durable, marks the last group as synced and stops.
     fn close(&self);
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use super::core::Event;
 use super::files::{Pool, Work};
 use super::writer::{Inbox, Ledger, Outcome, Writer};
-use super::{Entry, EntryKind, Group, Journal, Opened, Sink};
+use super::{Ended, Entry, EntryKind, Group, Journal, Opened, Sink};
 use crate::clock::Clock;
 use crate::types::{PartitionKey, Position};
 
@@ -269,6 +270,13 @@ impl Journal for SteppedJournal {
 
     fn wait(&self, position: Position) -> bool {
         self.pump(|journal| journal.durable() >= position)
+    }
+
+    fn wait_at_most(&self, position: Position, _: Duration) -> Result<bool, Ended> {
+        match self.wait(position) {
+            true => Ok(true),
+            false => Err(Ended),
+        }
     }
 
     fn close(&self) {

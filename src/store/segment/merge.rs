@@ -18,6 +18,8 @@ const WINDOW: u64 = 256 << 10;
 /// A file to merge, and what of it.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
+    /// Where the file is.
+    pub store: &'a SegmentStore,
     /// The file.
     pub file: FileId,
     /// Whether a partition's section is wanted, and from which offset on: index blocks that lie
@@ -25,7 +27,7 @@ pub struct Source<'a> {
     pub keep: &'a dyn Fn(PartitionKey) -> Option<Offset>,
 }
 
-/// Copies what `sources` keep into the new file `into`; sections of one partition are joined in
+/// Copies what `sources` keep into the new file `into` of `store`; sections of one partition are joined in
 /// offset order. `None` when nothing is kept, and then no file is made.
 ///
 /// Every block's checksum is checked on the way, so damage is reported and never copied. Sections
@@ -39,7 +41,7 @@ pub fn merge(
 ) -> io::Result<Option<SegmentMeta>> {
     let mut parts: BTreeMap<PartitionKey, Vec<Part>> = BTreeMap::new();
     for (n, source) in sources.iter().enumerate() {
-        for section in store.sections(source.file)? {
+        for section in source.store.sections(source.file)? {
             let key = section.meta().key;
             if let Some(floor) = (source.keep)(key)
                 && section.meta().end > floor
@@ -62,7 +64,8 @@ pub fn merge(
         check_joined(key, &parts)?;
         writer.begin_section(key);
         for part in &parts {
-            part.copy(store, &mut windows[part.source], &mut writer)?;
+            let from = sources[part.source].store;
+            part.copy(from, &mut windows[part.source], &mut writer)?;
         }
     }
     writer.finish().map(Some)

@@ -29,6 +29,7 @@ fn sections_of_one_partition_are_joined() {
     write(&disk, FileId(2), &two).unwrap();
     let store = SegmentStore::new(disk, MIB);
     let sources = [2, 1].map(|file| Source {
+        store: &store,
         file: FileId(file),
         keep: &all,
     });
@@ -65,6 +66,7 @@ fn clips_and_floors_leave_out_what_is_not_wanted() {
         _ => None,
     };
     let sources = [Source {
+        store: &store,
         file: FileId(1),
         keep: &keep,
     }];
@@ -90,6 +92,7 @@ fn nothing_kept_makes_no_file() {
     write(&disk, FileId(1), &small_model()).unwrap();
     let store = SegmentStore::new(disk, MIB);
     let sources = [Source {
+        store: &store,
         file: FileId(1),
         keep: &|_| None,
     }];
@@ -110,6 +113,7 @@ fn a_gap_or_an_overlap_is_refused() {
         .unwrap();
         let store = SegmentStore::new(disk, MIB);
         let sources = [1, 2].map(|file| Source {
+            store: &store,
             file: FileId(file),
             keep: &all,
         });
@@ -129,6 +133,7 @@ fn damage_is_never_copied() {
     write(&disk, FileId(1), &model).unwrap();
     let store = SegmentStore::new(disk, MIB);
     let sources = [Source {
+        store: &store,
         file: FileId(1),
         keep: &all,
     }];
@@ -163,7 +168,7 @@ proptest! {
             write(&disk, FileId(file), &half).unwrap();
         }
         let store = SegmentStore::new(disk, MIB);
-        let sources = [1, 2].map(|file| Source { file: FileId(file), keep: &all });
+        let sources = [1, 2].map(|file| Source { store: &store, file: FileId(file), keep: &all });
         merge(&store, &sources, FileId(3), &no_pace).unwrap().unwrap();
         for (key, batches) in &model {
             let section = store.section(FileId(3), *key).unwrap().unwrap();
