@@ -1,5 +1,6 @@
 //! Splits and merges the shards of every topic of two and more partitions, again and again, while
-//! other tests run. Clients must not notice.
+//! other tests run, and moves them if the gateway has several data directories. Clients must not
+//! notice.
 //!
 //! Each reshape is a line of the reshaper's log, which begins with `done`; with `refused` where the
 //! gateway may refuse, as when the topic was deleted meanwhile; or with `fault`.
@@ -30,6 +31,9 @@ pub struct Reshaper {
     chance: u64,
     done: Arc<AtomicU64>,
     log: Box<dyn Write + Send>,
+    /// Where shards are moved; none are if it is a single one.
+    directories: Vec<String>,
+    moves: Arc<AtomicU64>,
 }
 
 impl Reshaper {
@@ -48,7 +52,20 @@ impl Reshaper {
             chance: seed | 1,
             done: Arc::clone(done),
             log: Box::new(log),
+            directories: Vec::new(),
+            moves: Arc::default(),
         }
+    }
+
+    /// Moves shards between these data directories, too.
+    pub fn with_directories(mut self, directories: Vec<String>) -> Reshaper {
+        self.directories = directories;
+        self
+    }
+
+    /// Counts moves that were done.
+    pub fn moves(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.moves)
     }
 
     /// Reshapes each topic once; waits so that it takes [`EVERY`] at least. A gateway that is down
@@ -93,7 +110,12 @@ impl Reshaper {
             .unwrap_or(&[]);
         // Merges win once there are several shards, so that splits find something to cut.
         let merge = neighbours.len() > 1 && (*slots < 2 || self.random(3) > 0);
-        let body = if merge {
+        let may_move = self.directories.len() > 1 && !topic.starts_with("__");
+        let moves = may_move && self.random(3) == 0;
+        let body = if moves {
+            let to = self.random(self.directories.len() as u64) as usize;
+            serde_json::json!({ "shards": [id], "to": self.directories[to] })
+        } else if merge {
             let ids: Vec<u64> = neighbours.iter().map(|shard| shard.0).collect();
             serde_json::json!({ "shards": ids })
         } else if *slots > 1 {
@@ -118,6 +140,9 @@ impl Reshaper {
         let line = match status {
             200 => {
                 self.done.fetch_add(1, Ordering::Relaxed);
+                if body["to"].is_string() && answer["repeated"] == false {
+                    self.moves.fetch_add(1, Ordering::Relaxed);
+                }
                 let opened = answer["after"].as_array().into_iter().flatten();
                 let opened: Vec<Value> = opened.map(|shard| shard["id"].clone()).collect();
                 let (epoch, sealed) = (&answer["epoch"], &body["shards"]);

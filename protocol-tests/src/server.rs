@@ -260,14 +260,23 @@ impl Server {
         let ends = Arc::clone(&stop);
         let log = File::options().create(true).append(true).open(log);
         let log = log.expect("the reshaper's log");
-        let (address, seed) = (self.admin_address(), u64::from(self.port));
-        let mut reshaper = Reshaper::new(&address, &self.data(), seed, &self.reshapes, log);
+        let mut reshaper = self.reshaper(log);
         std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 reshaper.round();
             }
         });
         Reshaping(stop)
+    }
+
+    /// A reshaper of this server, which also works after restarts.
+    pub fn reshaper(&self, log: impl std::io::Write + Send + 'static) -> Reshaper {
+        let (address, seed) = (self.admin_address(), u64::from(self.port));
+        let reshaper = Reshaper::new(&address, &self.data(), seed, &self.reshapes, log);
+        let mut settings = self.settings.iter().rev();
+        let directories = settings.find_map(|setting| setting.strip_prefix("log.dirs="));
+        let directories = directories.unwrap_or_default().split(',');
+        reshaper.with_directories(directories.map(str::to_owned).collect())
     }
 
     /// `host:port` of the admin port, the same before and after a restart.

@@ -3,7 +3,8 @@
 //! KIP-113 (the API), KIP-827 (size and free space of the disk, version 4).
 //!
 //! Each data directory is shown with the partitions that live there, and the size and free space of
-//! its device. With `describe.log.dirs.shards=true` each shard is shown as a directory of its own
+//! its device. A partition of a shard that was moved is shown in its old directory too, with what
+//! segment files there still hold of it. With `describe.log.dirs.shards=true` each shard is shown as a directory of its own
 //! below its data directory, so that stock tools print which partitions share a shard; no such
 //! directory exists on disk.
 
@@ -19,8 +20,6 @@ use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse, 
 use super::answers::{index, text};
 use super::{Connection, Reply};
 use crate::catalog::{Image, Topic};
-use crate::partition::log::Partition;
-use crate::partition::shard::SegmentFile;
 use crate::store::backend::Space;
 use crate::types::{DirectoryNo, PartitionKey, ShardId};
 
@@ -34,10 +33,14 @@ pub async fn handle(
     let partitions = &cx.broker.partitions;
     let shards = cx.broker.config.describe_shards;
     let place = |key| {
-        let partition = partitions.get(key)?;
-        let shard = partition.shard()?;
+        let partition = partitions.get(key);
+        let shard = partition.as_ref().and_then(|partition| partition.shard());
+        let (Some(partition), Some(shard)) = (partition, shard) else {
+            return Vec::new();
+        };
         let shown = shards.then_some(shard.id);
-        Some(((shard.home.no, shown), bytes(&partition)))
+        let bytes = partition.bytes_by_directory().into_iter();
+        bytes.map(|(directory, bytes)| ((directory, shown), bytes)).collect()
     };
     let mut places = by_place(&image, request.topics.as_deref(), place);
     let mut results = Vec::new();
@@ -61,20 +64,6 @@ pub async fn handle(
     DescribeLogDirsResponse::default().with_results(results).into()
 }
 
-/// Bytes of a partition, in segment files and in the tail.
-fn bytes(partition: &Partition) -> u64 {
-    partition.search(|_, files, tail| {
-        let section = |file: &Arc<SegmentFile>| {
-            let sections = &file.meta.sections;
-            let at = sections.binary_search_by_key(&partition.key, |section| section.key).ok()?;
-            sections.get(at).map(|section| section.bytes)
-        };
-        let in_files: u64 = files.iter().filter_map(section).sum();
-        let in_tail: u64 = tail.iter().map(|batch| batch.payload.len() as u64).sum();
-        in_files + in_tail
-    })
-}
-
 /// A data directory, and a shard in it if those are shown.
 type Place = (DirectoryNo, Option<ShardId>);
 
@@ -82,17 +71,18 @@ type Place = (DirectoryNo, Option<ShardId>);
 type Sizes<'a> = BTreeMap<&'a str, Vec<(u32, u64)>>;
 
 /// Sorts the asked partitions (all if `None`) by where they are, which `place` tells with their
-/// size. What does not exist is left out.
+/// size there. What does not exist is left out.
 fn by_place<'a>(
     image: &'a Image,
     asked: Option<&[DescribableLogDirTopic]>,
-    place: impl Fn(PartitionKey) -> Option<(Place, u64)>,
+    place: impl Fn(PartitionKey) -> Vec<(Place, u64)>,
 ) -> BTreeMap<Place, Sizes<'a>> {
     let mut places: BTreeMap<Place, Sizes<'a>> = BTreeMap::new();
     let mut add = |topic: &'a Topic, at: u32| {
         let key = PartitionKey { topic: topic.no, index: at };
-        let Some((place, bytes)) = place(key) else { return };
-        places.entry(place).or_default().entry(&topic.name).or_default().push((at, bytes));
+        for (place, bytes) in place(key) {
+            places.entry(place).or_default().entry(&topic.name).or_default().push((at, bytes));
+        }
     };
     match asked {
         None => {

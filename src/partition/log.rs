@@ -1,5 +1,6 @@
 //! One partition as readers see it: durable state only.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use crate::partition::routes::TopicShards;
 use crate::partition::shard::{FileList, PartitionSequence, Refused, Shard, Standing};
 use crate::partition::tail::{Tail, TailBatch};
 use crate::partition::waiters::Waiter;
-use crate::types::{Offset, PartitionKey, Position, TopicId};
+use crate::types::{DirectoryNo, Offset, PartitionKey, Position, TopicId};
 
 /// How often whoever waited for a shard's lock found the shard replaced.
 #[cfg(test)]
@@ -223,19 +224,32 @@ impl Partition {
 
     /// Bytes of the records that readers can reach; a file section counts whole.
     pub fn size_bytes(&self) -> u64 {
+        self.bytes_by_directory().values().sum()
+    }
+
+    /// Where these bytes lie; those that no file holds yet are at home.
+    pub fn bytes_by_directory(&self) -> BTreeMap<DirectoryNo, u64> {
+        let mut bytes = BTreeMap::new();
+        let home = self.shard().map(|shard| shard.home.no).unwrap_or_default();
         self.search(|bounds, files, tail| {
-            let sections: u64 = files
-                .iter()
-                .filter_map(|file| file.section(self.key))
-                .filter(|section| section.end > bounds.log_start)
-                .map(|section| section.bytes)
-                .sum();
-            sections
-                + tail
-                    .iter()
-                    .map(|batch| batch.payload.len() as u64)
-                    .sum::<u64>()
-        })
+            let tail = tail.iter().map(|batch| batch.payload.len() as u64);
+            bytes.insert(home, tail.sum());
+            for file in files {
+                let section = file.section(self.key);
+                if let Some(section) = section.filter(|s| s.end > bounds.log_start) {
+                    *bytes.entry(file.directory).or_insert(0) += section.bytes;
+                }
+            }
+        });
+        bytes
+    }
+
+    /// Bytes in segment files of other directories than the one that it lives in.
+    pub fn bytes_elsewhere(&self) -> u64 {
+        let home = self.shard().map(|shard| shard.home.no);
+        let bytes = self.bytes_by_directory().into_iter();
+        let elsewhere = bytes.filter(|(directory, _)| Some(*directory) != home);
+        elsewhere.map(|(_, bytes)| bytes).sum()
     }
 
     /// Takes in a durable batch: it becomes visible, and waiting fetches hear of it.

@@ -41,6 +41,8 @@ struct Plan {
     padding: usize,
     /// Acknowledged records of each producer before a kill.
     records_per_round: u64,
+    /// Shards are split, merged and moved between the data directories meanwhile.
+    moves: bool,
 }
 
 /// A record's value: its name, and bytes that do not compress.
@@ -199,6 +201,7 @@ fn acknowledged_records_are_there_once_at_their_offsets_after_every_kill() {
         settings: &[],
         padding: 0,
         records_per_round: 300,
+        moves: false,
     });
 }
 
@@ -212,6 +215,7 @@ fn kills_amid_flushes_checkpoints_and_new_journal_files_lose_nothing() {
         ],
         padding: 1000,
         records_per_round: 3000,
+        moves: false,
     });
 }
 
@@ -227,7 +231,36 @@ fn kills_of_a_store_in_two_directories_lose_nothing() {
         ],
         padding: 1000,
         records_per_round: 2000,
+        moves: false,
     });
+}
+
+#[test]
+fn kills_while_shards_move_between_two_directories_lose_nothing() {
+    kill_under_load(Plan {
+        settings: &[
+            "log.dirs=data,second",
+            "shard.count=4",
+            "budget.tail.bytes=8388608",
+            "checkpoint.interval.bytes=2097152",
+            "journal.file.bytes=16777216",
+        ],
+        padding: 1000,
+        records_per_round: 2000,
+        moves: true,
+    });
+}
+
+/// Reshapes the server's topics until told to stop; counts moves.
+fn start_reshaper(server: &Server, stop: &Arc<AtomicBool>) -> Arc<AtomicU64> {
+    let mut reshaper = server.reshaper(std::io::sink());
+    let (moves, stop) = (reshaper.moves(), Arc::clone(stop));
+    std::thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            reshaper.round();
+        }
+    });
+    moves
 }
 
 fn kill_under_load(plan: Plan) {
@@ -245,6 +278,7 @@ fn kill_under_load(plan: Plan) {
         .map(|name| start_load(&address, &topic, name, plan.padding, &stop))
         .collect();
     let reader = start_reader(&address, &topic, &stop);
+    let moves = plan.moves.then(|| start_reshaper(&server, &stop));
     let mut last_commit = -1;
     for round in 0..rounds {
         let counts = || {
@@ -265,6 +299,12 @@ fn kill_under_load(plan: Plan) {
                 .then_some(())
         });
         server.await_reshapes(2);
+        if let Some(moves) = &moves {
+            let before = moves.load(Ordering::Relaxed);
+            wait_for("shards are moved", || {
+                (moves.load(Ordering::Relaxed) > before + 1).then_some(())
+            });
+        }
         let pause = (seed.wrapping_mul(2_654_435_761).wrapping_add(round * 97)) % 400;
         std::thread::sleep(Duration::from_millis(pause));
         let shown = lineage::of(&server, &topic, PARTITIONS);

@@ -142,6 +142,89 @@ fn log_dirs_are_described_with_the_partitions_that_live_in_each() {
     );
 }
 
+/// Runs `shardgate shards` against a server: exit code and everything it printed.
+fn shards(server: &Server, arguments: &[&str]) -> (i32, String) {
+    wait_for("the gateway is ready", || {
+        let mut command = Command::new(binary());
+        let data = format!("log.dirs={}", server.data().display());
+        command.args(["--set", &data]).args(["shards", "--admin"]);
+        command.arg(server.admin_address()).args(arguments);
+        let output = command.output().expect("run shards");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let ready = !text.contains("is not ready yet");
+        ready.then(|| (output.status.code().unwrap_or(-1), text))
+    })
+}
+
+/// How a disk is emptied and taken out.
+#[test]
+fn a_directory_whose_shards_were_moved_out_may_be_taken_out() {
+    let mut server = Server::calm(TWO);
+    let topic = topic_in_both(&server);
+    let mut wire = Wire::connect(&server.address());
+    for partition in 0..4 {
+        let answer = produce(&mut wire, &topic, partition, &Batch::of(&["before"]));
+        assert_eq!(answer.error_code, 0);
+    }
+    let json = |server: &Server, arguments: &[&str]| {
+        let (code, text) = shards(server, &[&["--json"], arguments].concat());
+        assert_eq!(code, 0, "{text}");
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")
+    };
+    let change = ["move", topic.as_str(), "2", "--to", "data"];
+    let planned = json(&server, &[&change[..], &["--dry-run"]].concat());
+    assert_eq!(
+        (&planned["dry_run"], &planned["epoch"]),
+        (&true.into(), &2.into())
+    );
+    assert_eq!(planned["before"][0]["now"]["directory"], "second");
+    assert_eq!(planned["after"][0]["now"]["directory"], "data");
+    let list = json(&server, &["list", &topic]);
+    assert_eq!(list["epoch"], 1, "nothing was done");
+    let (code, text) = shards(&server, &["move", &topic, "2", "--to", "nowhere"]);
+    assert_ne!(code, 0);
+    assert!(text.contains("log.dirs has data, second"), "{text}");
+    let moved = json(&server, &change);
+    assert_eq!(
+        (&moved["repeated"], &moved["epoch"]),
+        (&false.into(), &2.into())
+    );
+    let again = json(&server, &change);
+    assert_eq!(
+        (&again["repeated"], &again["epoch"]),
+        (&true.into(), &2.into())
+    );
+    assert_eq!(again["after"][0]["id"], moved["after"][0]["id"]);
+    for partition in 0..4 {
+        let answer = produce(&mut wire, &topic, partition, &Batch::of(&["after"]));
+        assert_eq!((answer.error_code, answer.base_offset), (0, 1));
+    }
+    // A copy of all that the directory held is made in the background.
+    wait_for("nothing is left there", || {
+        let list = json(&server, &["list", &topic]);
+        let shards = list["shards"].as_array().expect("shards").clone();
+        let home = |shard: &serde_json::Value| shard["now"]["directory"] == "data";
+        let whole = |shard: &serde_json::Value| shard["now"].get("bytes_elsewhere").is_none();
+        shards
+            .iter()
+            .all(|shard| home(shard) && whole(shard))
+            .then_some(())
+    });
+    assert!(server.terminate());
+    server.set("log.dirs=data");
+    server.start_again();
+    let address = server.address();
+    for partition in 0..4 {
+        let records = client::read_partition(&address, &topic, partition, 0, 2);
+        let values: Vec<_> = records.iter().map(|record| &record.value[..]).collect();
+        assert_eq!(values, [&b"before"[..], b"after"]);
+    }
+    assert!(server.terminate());
+    let (code, text) = server.verify(&[]);
+    assert_eq!(code, 0, "{text}");
+}
+
 #[test]
 fn directories_that_do_not_belong_together_are_refused_in_words() {
     let mut server = Server::calm(TWO);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::views::{ChangeRequest, ChangeView, ShardNow, ShardView, hex};
-use super::{Refusal, explain, look, repeat};
+use super::{Refusal, explain, look, moves, repeat};
 use crate::broker::Broker;
 use crate::catalog::Topic;
 use crate::partition::Reshaped;
@@ -12,12 +12,15 @@ use crate::repeats::NEWS;
 use crate::shard::{HashRange, Layout, ShardSpan, ShardState, cut};
 use crate::types::{PartitionKey, ShardId};
 
-/// Splits or merges shards of a topic; a dry run only says what would come of it.
+/// Splits, merges or moves shards of a topic; a dry run only says what would come of it.
 pub(super) fn reshape(
     broker: &Broker,
     name: &str,
     request: &ChangeRequest,
 ) -> Result<ChangeView, Refusal> {
+    if let Some(to) = &request.to {
+        return moves::move_shard(broker, name, request, to);
+    }
     let topic = look::find(broker, name)?;
     if let Some(view) = repeat::done_before(broker, &topic, request)? {
         return Ok(view);
@@ -67,7 +70,7 @@ pub(super) fn reshape(
 }
 
 /// Programs may reshape many times a second.
-fn tell(topic: &str, request: &ChangeRequest, done: &Reshaped) {
+pub(super) fn tell(topic: &str, request: &ChangeRequest, done: &Reshaped) {
     if NEWS.allow("shards were reshaped", None) {
         let opened: Vec<u64> = done.opened.iter().map(|id| id.0).collect();
         tracing::info!(

@@ -89,7 +89,7 @@ pub(super) fn running(broker: &Broker, topic: &Topic, span: &ShardSpan) -> Optio
 
 /// What some partitions carry and hold together.
 pub(super) fn carried(broker: &Broker, topic: &Topic, partitions: &[u32]) -> ShardNow {
-    let (mut load, mut log_bytes) = (Traffic::default(), 0);
+    let (mut load, mut log_bytes, mut bytes_elsewhere) = (Traffic::default(), 0, 0);
     let mut busiest: Option<(u32, f64)> = None;
     for &index in partitions {
         let key = PartitionKey {
@@ -102,6 +102,7 @@ pub(super) fn carried(broker: &Broker, topic: &Topic, partitions: &[u32]) -> Sha
         let own = broker.partitions.load_of(&partition);
         load = load.plus(own);
         log_bytes += partition.size_bytes();
+        bytes_elsewhere += partition.bytes_elsewhere();
         if own.bytes_in > busiest.map_or(0.0, |(_, most)| most) {
             busiest = Some((index, own.bytes_in));
         }
@@ -110,6 +111,7 @@ pub(super) fn carried(broker: &Broker, topic: &Topic, partitions: &[u32]) -> Sha
     let busiest = busiest.filter(|_| load.bytes_in >= 1.0);
     ShardNow {
         log_bytes,
+        bytes_elsewhere,
         load: load.into(),
         write_limit: topic.settings.shard_limits.write,
         read_limit: topic.settings.shard_limits.read,

@@ -8,7 +8,7 @@
 //! | `GET /topics/T/locate?key=K&partitioner=N` | where clients send a key |
 //! | `GET /topics/T/explain` | what limits the topic; looks on for a second |
 //! | `GET /verify?deep=1` | whether the store agrees with itself; if deep with every checksum |
-//! | `POST /topics/T/reshape` | splits or merges shards ([`views::ChangeRequest`]) |
+//! | `POST /topics/T/reshape` | splits, merges or moves shards ([`views::ChangeRequest`]) |
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -30,6 +30,7 @@ use crate::partition::verify_live::verify_live;
 mod change;
 pub mod explain;
 mod look;
+mod moves;
 mod repeat;
 pub mod views;
 
@@ -82,6 +83,9 @@ type Answer = Result<Response, Refusal>;
 /// that clients' reads from disk need, too.
 static LOOKS: Semaphore = Semaphore::const_new(4);
 static CHECKS: Semaphore = Semaphore::const_new(1);
+
+/// Changes of shards: a move may wait for flushes and journals, which those who look must not.
+static CHANGES: Semaphore = Semaphore::const_new(4);
 
 /// Epochs that only the disk has and that one answer shows at most.
 const MOST_OLDER: usize = 10_000;
@@ -226,7 +230,7 @@ async fn reshape(
     headers: HeaderMap,
     body: String,
 ) -> Answer {
-    blocking(slot, move |store| {
+    blocking_in(&CHANGES, slot, move |store| {
         let given = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok());

@@ -70,6 +70,10 @@ pub struct ShardNow {
     pub directory: String,
     /// Bytes of its partitions' logs.
     pub log_bytes: u64,
+    /// Those of them that lie in segment files of other data directories, since a move: they are
+    /// copied in the background.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub bytes_elsewhere: u64,
     /// Mean rates of the last minute.
     pub load: TrafficView,
     /// The most of each kind in one second of the last minute.
@@ -81,6 +85,10 @@ pub struct ShardNow {
     /// Its partition with the most bytes in, and that one's share of them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub busiest_partition: Option<BusiestPartition>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A shard's busiest partition.
@@ -189,9 +197,13 @@ pub struct LinkView {
 /// A change that is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChangeRequest {
-    /// The shards to replace: one for a split, neighbours for a merge.
+    /// The shards to replace: one for a split or a move, neighbours for a merge.
     pub shards: Vec<u64>,
-    /// Where to cut: `middle`, `load`, `even:N`, `slot:N` or `hash:HEX`; absent for a merge.
+    /// The data directory to move to; only for a move.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub to: Option<String>,
+    /// Where to cut: `middle`, `load`, `even:N`, `slot:N` or `hash:HEX`; absent for a merge
+    /// and a move.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub at: Option<String>,
     /// Only say what would be done.

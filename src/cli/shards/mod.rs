@@ -79,6 +79,18 @@ enum Command {
         #[command(flatten)]
         how: How,
     },
+    /// Hands a shard over to another data directory of the node; clients notice nothing
+    Move {
+        /// The topic
+        topic: String,
+        /// The shard
+        shard: u64,
+        /// The data directory, as log.dirs has it
+        #[arg(long, value_name = "DIR")]
+        to: String,
+        #[command(flatten)]
+        how: How,
+    },
     /// Where the records of a key go, for each way that clients choose partitions
     Locate {
         /// The topic
@@ -195,6 +207,21 @@ fn requested(command: &Command) -> Result<(&str, ChangeRequest), String> {
                 shards: vec![*shard],
                 at: Some(cut(at, *into)),
                 dry_run: how.dry_run,
+                ..ChangeRequest::default()
+            },
+        ),
+        Command::Move {
+            topic,
+            shard,
+            to,
+            how,
+        } => (
+            topic,
+            ChangeRequest {
+                shards: vec![*shard],
+                to: Some(to.clone()),
+                dry_run: how.dry_run,
+                ..ChangeRequest::default()
             },
         ),
         Command::Merge { topic, shards, how } => (

@@ -46,7 +46,20 @@ fn table(shards: &[ShardView]) -> String {
     ];
     let mut rows = vec![names.map(str::to_owned).to_vec()];
     rows.extend(shards.iter().map(row));
-    aligned(&rows)
+    let mut out = aligned(&rows);
+    for shard in shards {
+        let elsewhere = shard.now.as_ref().map_or(0, |now| now.bytes_elsewhere);
+        if elsewhere > 0 && shard.id != 0 {
+            let _ = writeln!(
+                out,
+                "shard {}: {} of its log lie in other data directories and are copied in the \
+                 background",
+                shard.id,
+                bytes(elsewhere as f64)
+            );
+        }
+    }
+    out
 }
 
 fn row(shard: &ShardView) -> Vec<String> {
