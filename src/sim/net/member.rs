@@ -24,7 +24,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use super::asked::{Asked, Request, error_of};
-use super::{LinkId, Who, open, send};
+use super::{LinkId, Told, Who, open, send};
 use crate::clock::Clock;
 use crate::protocol::error::ErrorCode;
 use crate::sim::seen::Branch;
@@ -349,6 +349,10 @@ fn joined(world: &mut World, i: usize, response: &JoinGroupResponse) {
     let key = (member.group.to_owned(), member.generation);
     let name = member.name.clone();
     let told = world.net.told.entry(key.clone()).or_default();
+    // A group that nothing is stored of is gone with its last member, and starts again.
+    if leads && key.1 == 1 && !told.synced && told.roster.as_ref().is_some_and(|r| *r != names) {
+        *told = Told::default();
+    }
     told.joined.insert(name);
     if leads {
         let before = told.roster.get_or_insert_with(|| names.clone());
