@@ -83,7 +83,31 @@ fn value(topic: &str, partition: i32, offset: i64) -> String {
 /// Fills an empty server in three parts, with two stops between them, and kills it in the end: so
 /// there are segment files, two checkpoints and a journal that is needed.
 pub fn fill(server: &mut Server) {
+    fill_and(server, |_| ());
+}
+
+/// As [`fill`]; before the last part the server gets a second directory, and shards move there and
+/// one of them back.
+pub fn fill_with_moves(server: &mut Server) {
+    fill_and(server, |server| {
+        server.kill();
+        server.set("log.dirs=data,second");
+        server.start_again();
+        for (topic, to) in [
+            ("stamped", "second"),
+            ("codecs", "second"),
+            ("codecs", "data"),
+        ] {
+            replace(server, topic, 1, &format!(r#","to":"{to}""#));
+        }
+    });
+}
+
+fn fill_and(server: &mut Server, more: fn(&mut Server)) {
     for part in 0..3 {
+        if part == 2 {
+            more(server);
+        }
         let mut wire = Wire::connect(&server.address());
         match part {
             0 => create(&mut wire),
