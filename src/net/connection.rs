@@ -132,10 +132,19 @@ impl<S: Session> Reader<'_, S> {
     }
 
     async fn step(&mut self) -> Result<(), End> {
+        let begun = tokio::select! {
+            biased;
+            _ = self.phase.wait_for(|phase| *phase != Phase::Serve) => return Err(End::Drained),
+            begun = self.frames.begin() => begun?,
+        };
+        // Who does not read the answers must not hold a share of what requests may take.
+        let came = Instant::now();
+        self.all_written(begun.row.api).await?;
+        let behind = came.elapsed();
         let frame = tokio::select! {
             biased;
             _ = self.phase.wait_for(|phase| *phase != Phase::Serve) => return Err(End::Drained),
-            frame = self.frames.next() => frame?,
+            frame = self.frames.finish(begun) => frame?,
         };
         self.shared
             .metrics
@@ -143,13 +152,11 @@ impl<S: Session> Reader<'_, S> {
             .inc_by(frame.bytes.len() as u64 + 4);
         let started = Instant::now();
         let (row, memory) = (frame.row, frame.memory);
-        self.all_written(row.api).await?;
-        let begun = Instant::now();
         let label = ApiLabel { api: row.name };
         let answer = self.handle(frame).await?;
         let pause = answer.pause;
         let queued = Instant::now();
-        let handled = queued - begun;
+        let handled = queued - started;
         let histogram = self
             .shared
             .metrics
@@ -162,7 +169,7 @@ impl<S: Session> Reader<'_, S> {
                 histogram,
                 started,
                 memory,
-                behind: begun - started,
+                behind,
                 handled,
                 asked: handlers::asked_wait(row.api, &answer, handled),
                 queued,

@@ -287,17 +287,75 @@ async fn large_answers_of_many_parts_arrive_whole() {
     assert_eq!(read(&mut client, 3_000_000).await, vec![8; 3_000_000]);
 }
 
-#[tokio::test]
-async fn a_client_that_does_not_read_loses_its_share_to_those_who_wait() {
-    let world = world(|config| config.net.send_buffer = Some(4_096)).await;
+async fn loses_its_share_to_those_who_wait(drip: bool) {
+    let world = world(|config| config.net.send_buffer = Some(50_000)).await;
     let mut slow = world.connect().await;
-    SockRef::from(&slow).set_recv_buffer_size(4_096).unwrap();
+    SockRef::from(&slow).set_recv_buffer_size(50_000).unwrap();
     slow.write_all(&request(FETCH, 7, 0, b'L')).await.unwrap();
     eventually(|| world.played.responses.used() == 700_000).await;
-    let mut quick = world.connect().await;
-    quick.write_all(&request(FETCH, 8, 0, b'L')).await.unwrap();
-    assert_eq!(read(&mut quick, 3_000_000).await, vec![8; 3_000_000]);
-    world.closed("write_stalled").await;
+    let dripping = async move {
+        // The answer would take two minutes.
+        let mut some = [0; 25_000];
+        while drip && slow.read_exact(&mut some).await.is_ok() {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+        std::future::pending::<()>().await;
+        drop(slow);
+    };
+    let others = async {
+        let mut quick = world.connect().await;
+        quick.write_all(&request(FETCH, 8, 0, b'L')).await.unwrap();
+        assert_eq!(read(&mut quick, 3_000_000).await, vec![8; 3_000_000]);
+        world.closed("write_stalled").await;
+    };
+    let most = std::time::Duration::from_secs(60);
+    tokio::select! {
+        () = dripping => {}
+        done = tokio::time::timeout(most, others) => done.expect("the share"),
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_loses_its_share() {
+    loses_its_share_to_those_who_wait(false).await;
+}
+
+#[tokio::test]
+async fn a_client_that_hardly_reads_loses_its_share() {
+    loses_its_share_to_those_who_wait(true).await;
+}
+
+/// Requests behind an answer that its client does not read take nothing from others.
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_no_share_of_what_requests_may_take() {
+    const SHARE: usize = 6_000;
+    let world = world(|config| {
+        config.net.send_buffer = Some(4_096);
+        config.budgets.requests = SHARE as u64;
+        config.budgets.small_requests = SHARE as u64;
+    })
+    .await;
+    for api in [METADATA, PRODUCE] {
+        let mut deaf = world.connect().await;
+        SockRef::from(&deaf).set_recv_buffer_size(4_096).unwrap();
+        for number in 1..5 {
+            let answered = request(PRODUCE, number, 0, b'M');
+            deaf.write_all(&answered).await.unwrap();
+        }
+        world.handled(4).await;
+        let mut large = (SHARE as i32).to_be_bytes().to_vec();
+        large.extend_from_slice(&api.to_be_bytes());
+        large.resize(4 + SHARE, b'.');
+        deaf.write_all(&large).await.unwrap();
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        let mut other = world.connect().await;
+        other.write_all(&request(api, 9, 0, b'.')).await.unwrap();
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(20), read(&mut other, 2));
+        assert_eq!(answer.await.expect("an answer"), [9, b'.']);
+        world.played.handled.store(0, Ordering::SeqCst);
+    }
 }
 
 #[tokio::test]

@@ -38,6 +38,14 @@ pub struct Frame {
     pub memory: Duration,
 }
 
+/// A frame of which the API is known and not much more has been read.
+#[derive(Debug)]
+pub struct Begun {
+    /// The API's row.
+    pub row: &'static ApiRow,
+    size: usize,
+}
+
 /// Why there is no next frame.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -141,9 +149,8 @@ impl FrameReader {
         }
     }
 
-    /// The next frame, with its share of the budget. While the budget is used up nothing is read,
-    /// which is how a client learns to wait.
-    pub async fn next(&mut self) -> Result<Frame, ReadError> {
+    /// Waits for the next frame until it is known what it is. It holds no share of a budget yet.
+    pub async fn begin(&mut self) -> Result<Begun, ReadError> {
         self.first_byte().await?;
         let deadline = Instant::now() + self.limits.frame_timeout;
         self.fill(4, deadline).await?;
@@ -152,6 +159,14 @@ impl FrameReader {
         self.fill(4 + size.min(2), deadline).await?;
         let row = self.row(size)?;
         self.check_row(length, row)?;
+        Ok(Begun { row, size })
+    }
+
+    /// The frame that has begun, with its share of the budget. While the budget is used up nothing
+    /// is read, which is how a client learns to wait.
+    pub async fn finish(&mut self, begun: Begun) -> Result<Frame, ReadError> {
+        let Begun { row, size } = begun;
+        let deadline = Instant::now() + self.limits.frame_timeout;
         let whole = size <= SHARING_FRAME;
         let first = if whole { size } else { FIRST_BYTES };
         self.fill(4 + first, deadline).await?;

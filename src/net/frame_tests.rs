@@ -27,6 +27,13 @@ async fn reader(limits: ReadLimits) -> (TcpStream, FrameReader, OwnedWriteHalf) 
     (client, FrameReader::new(read, limits), write)
 }
 
+impl FrameReader {
+    async fn next(&mut self) -> Result<Frame, ReadError> {
+        let begun = self.begin().await?;
+        self.finish(begun).await
+    }
+}
+
 fn header(length: i32, api: i16) -> Vec<u8> {
     let mut out = length.to_be_bytes().to_vec();
     out.extend_from_slice(&api.to_be_bytes());

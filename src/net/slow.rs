@@ -20,7 +20,7 @@ pub struct Timing {
     pub started: Instant,
     /// Before that: waiting for a share of the request budget.
     pub memory: Duration,
-    /// Waiting for the answers before it on the connection.
+    /// Before that: waiting for the answers before it on the connection.
     pub behind: Duration,
     /// In its handler.
     pub handled: Duration,
@@ -41,7 +41,8 @@ impl Timing {
         client: impl FnOnce() -> Option<String>,
     ) {
         let now = Instant::now();
-        self.histogram.observe((now - self.started).as_secs_f64());
+        let counted = self.behind + (now - self.started);
+        self.histogram.observe(counted.as_secs_f64());
         let Some(limit) = limit else { return };
         let took = self.took(now);
         if took < limit || !LINES.allow(self.about(), Some(peer.ip().to_canonical())) {
@@ -66,7 +67,7 @@ impl Timing {
 
     /// All of its time except what the client asked to wait.
     fn took(&self, now: Instant) -> Duration {
-        (self.memory + (now - self.started)).saturating_sub(self.asked)
+        (self.memory + self.behind + (now - self.started)).saturating_sub(self.asked)
     }
 
     fn phases(&self, now: Instant) -> [(Duration, &'static str, &'static str); 5] {
@@ -124,13 +125,13 @@ mod tests {
             behind: ms(10),
             handled: ms(700),
             asked: ms(500),
-            queued: now + ms(710),
-            durable: now + ms(730),
+            queued: now + ms(700),
+            durable: now + ms(720),
         };
         let end = now + ms(1_000);
-        assert_eq!(timing.took(end), ms(505));
+        assert_eq!(timing.took(end), ms(515));
         let phases = timing.phases(end).map(|phase| phase.0);
-        assert_eq!(phases, [ms(5), ms(10), ms(200), ms(20), ms(270)]);
+        assert_eq!(phases, [ms(5), ms(10), ms(200), ms(20), ms(280)]);
         assert_eq!(phases.iter().sum::<Duration>(), timing.took(end));
     }
 }

@@ -23,8 +23,10 @@ use crate::store::journal::Durable;
 const MAX_SLICES: usize = 1_024;
 /// Answers are gathered for one call up to about this many bytes.
 const GATHER_BYTES: usize = 1 << 20;
-/// How long a client may read nothing while others want the share its answer holds.
+/// How long a client may read too slowly while others want the share its answer holds.
 const STALL: Duration = Duration::from_secs(10);
+/// Who needs longer for an answer reads too slowly: clients themselves wait half of it by default.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
 
 /// An answer in its connection's queue.
 pub struct Queued {
@@ -64,7 +66,7 @@ pub enum WriteEnd {
     #[error("closed after an answer")]
     Asked,
     /// The client did not take an answer in time.
-    #[error("the client did not read its answers for too long")]
+    #[error("the client read its answers too slowly, or not at all")]
     Stalled,
     /// The journal is closed, so what is left can't be promised any more.
     #[error("the journal is closed")]
@@ -198,7 +200,22 @@ impl<'a> Writer<'a> {
 
     async fn write(&mut self) -> Result<(), WriteEnd> {
         let mut progress = Instant::now();
+        let mut look = progress + STALL;
+        let pace = pace(self.batch.bytes);
+        let mut paced = 0;
         while !self.batch.parts.is_empty() {
+            let now = Instant::now();
+            if now >= look {
+                // A client that hardly reads must not keep others from their answers.
+                if paced < pace && !self.batch.held.is_empty() && is_scarce(&self.responses) {
+                    return Err(WriteEnd::Stalled);
+                }
+                paced = 0;
+                look = now + STALL;
+            }
+            if now - progress >= self.max_stall {
+                return Err(WriteEnd::Stalled);
+            }
             let slices: Vec<IoSlice<'_>> = self
                 .batch
                 .parts
@@ -206,13 +223,9 @@ impl<'a> Writer<'a> {
                 .take(MAX_SLICES)
                 .map(|part| IoSlice::new(part))
                 .collect();
+            let until = look.min(progress + self.max_stall);
             let written = self.socket.write_vectored(&slices);
-            let written = match tokio::time::timeout(STALL.min(self.max_stall), written).await {
-                Err(_) if progress.elapsed() >= self.max_stall => return Err(WriteEnd::Stalled),
-                // A client that does not read must not keep others from their answers.
-                Err(_) if !self.batch.held.is_empty() && is_scarce(&self.responses) => {
-                    return Err(WriteEnd::Stalled);
-                }
+            let written = match tokio::time::timeout_at(until, written).await {
                 Err(_) => continue,
                 Ok(Err(error)) => return Err(WriteEnd::Io(error)),
                 Ok(Ok(0)) => return Err(WriteEnd::Io(io::ErrorKind::WriteZero.into())),
@@ -220,6 +233,7 @@ impl<'a> Writer<'a> {
             };
             drop(slices);
             progress = Instant::now();
+            paced += written;
             self.bytes_out.inc_by(written as u64);
             advance(&mut self.batch.parts, written);
         }
@@ -238,6 +252,12 @@ impl<'a> Writer<'a> {
             done.bytes += count.bytes;
         });
     }
+}
+
+/// How many of so many bytes have to go within [`STALL`] for all to be gone in [`ANSWER_TIME`].
+fn pace(bytes: usize) -> usize {
+    let part = STALL.as_secs_f64() / ANSWER_TIME.as_secs_f64();
+    ((bytes as f64 * part) as usize).max(1)
 }
 
 /// Whether others wait for answer memory, or are given little for want of it.
