@@ -42,6 +42,8 @@ struct Unacked {
     sent: Sent,
     under_way: bool,
     tries: u32,
+    /// One behind it is acknowledged: it was stored when a retry of it was refused.
+    overtaken: bool,
 }
 
 impl Stream {
@@ -167,6 +169,7 @@ fn make(world: &mut World, i: usize) {
             sent,
             under_way: false,
             tries: 0,
+            overtaken: false,
         });
     }
 }
@@ -209,16 +212,25 @@ fn settled(world: &mut World, i: usize, part: &Part, code: i16, base: Offset) {
         return;
     };
     let is_first = stream.first() == Some(sequence);
-    let batch = stream.queue.iter_mut().find(|b| b.sequence() == sequence);
-    let batch = batch.expect("a batch is answered once");
-    batch.under_way = false;
+    let at = stream.queue.iter().position(|b| b.sequence() == sequence);
+    let at = at.expect("a batch is answered once");
+    stream.queue[at].under_way = false;
     match error_of(code) {
         None => {
-            assert!(is_first, "acknowledged in order");
+            let batch = stream.queue.remove(at).expect("found before");
             let behind = stream.acked.is_none_or(|last| last < base);
-            assert!(behind || at_risk, "later, and behind");
-            stream.acked = Some(base);
-            stream.queue.pop_front();
+            assert!(behind || batch.overtaken || at_risk, "later, and behind");
+            stream.acked = stream.acked.max(Some(base));
+            let overtaken = stream.queue.range_mut(..at);
+            let overtaken: Vec<i32> = overtaken
+                .map(|before| {
+                    before.overtaken = true;
+                    before.sequence()
+                })
+                .collect();
+            for before in overtaken {
+                assert!(is_stored(world, part, id, before), "acknowledged in order");
+            }
             acknowledged(world, part, base);
         }
         // Its topic is deleted, or will be unless a crash takes the deletion back.
@@ -243,6 +255,15 @@ fn start_over(world: &mut World, i: usize) {
     producer.id = None;
     producer.streams.clear();
     world.seen.note(Branch::ProducerStartedOver);
+}
+
+/// Whether a batch before an acknowledged one is stored, too: it was, before a retry of it was
+/// refused.
+fn is_stored(world: &World, part: &Part, id: i64, sequence: i32) -> bool {
+    let durable = &world.model.durable;
+    let log = durable.partition(part.topic, part.index);
+    let window = log.and_then(|key| durable.logs[&key].producers.get(&id));
+    window.is_none_or(|window| window.iter().any(|batch| batch.first == sequence))
 }
 
 /// An acknowledged batch is durable where its producer was told, unless it was deleted since.
