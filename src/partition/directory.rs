@@ -206,6 +206,12 @@ impl Directory {
         self.journal.get()
     }
 
+    /// Whether a flush is under way, for simulations.
+    #[cfg(test)]
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.flushing.try_lock().is_none()
+    }
+
     /// The segment files that some list names, for simulations.
     #[cfg(test)]
     pub(crate) fn files(&self) -> Vec<Arc<SegmentFile>> {

@@ -55,7 +55,7 @@ pub struct RegistryOptions {
 /// The registry.
 pub struct Registry {
     pub(super) options: RegistryOptions,
-    pub(super) catalog: Arc<Catalog>,
+    pub(crate) catalog: Arc<Catalog>,
     pub(super) clock: Arc<dyn Clock>,
     /// Wall and monotonic time when the process started.
     pub(super) started: (i64, Duration),

@@ -70,7 +70,9 @@ impl World {
             return None;
         }
         let directory = self.any_directory();
-        let is_idle = self.store().home(directory).worker.is_some();
+        let home = self.store().home(directory);
+        // A move flushes too, on this one thread: a worker would wait for it for ever.
+        let is_idle = home.worker.is_some() && !home.directory.is_flushing();
         if !is_idle || !self.random.one_in(6) {
             return None;
         }

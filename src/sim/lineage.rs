@@ -119,12 +119,14 @@ impl Lineage {
         }
     }
 
-    /// Shards give way to others over the same slots, from these offsets on.
+    /// Shards give way to others over the same slots, from these offsets on, where they were or in
+    /// another directory.
     pub(super) fn reshape(
         &mut self,
         sealed: &[ShardId],
         opened: &[(ShardId, u32)],
         starts: &BTreeMap<u32, Offset>,
+        home: Option<DirectoryNo>,
     ) {
         self.epoch += 1;
         let at = self.open.iter().position(|(id, _)| *id == sealed[0]);
@@ -140,7 +142,7 @@ impl Lineage {
             let life = self.lives.get_mut(id).expect("it was open");
             life.sealed = Some(self.epoch);
         }
-        let home = self.home(sealed[0]);
+        let home = home.unwrap_or_else(|| self.home(sealed[0]));
         for (id, _) in opened {
             self.live(*id, home);
         }

@@ -170,6 +170,16 @@ pub(super) enum Change {
         /// The first offset of each partition in its new shard.
         starts: BTreeMap<u32, Offset>,
     },
+    Moved {
+        no: TopicNo,
+        sealed: ShardId,
+        opened: (ShardId, u32),
+        home: DirectoryNo,
+        /// The next offset of each partition of the topic.
+        starts: BTreeMap<u32, Offset>,
+        /// Where each partition was handed over.
+        at: BTreeMap<u32, Position>,
+    },
     Append {
         key: PartitionKey,
         sent: Sent,
@@ -233,9 +243,17 @@ impl State {
             } => {
                 let topic = self.topics.values_mut().find(|topic| topic.no == *no);
                 if let Some(topic) = topic {
-                    topic.lineage.reshape(sealed, opened, starts);
+                    topic.lineage.reshape(sealed, opened, starts, None);
                 }
             }
+            Change::Moved {
+                no,
+                sealed,
+                opened,
+                home,
+                starts,
+                at,
+            } => self.move_shard(*no, (*sealed, *opened, *home), starts, at),
             Change::Append { key, sent } => {
                 if let Some(log) = self.logs.get_mut(key) {
                     log.append(position, sent);
@@ -256,6 +274,30 @@ impl State {
                 self.commits.retain(|(of, _, _), _| of != group);
             }
             Change::ProducerIds { next } => self.next_producer_id = *next,
+        }
+    }
+
+    /// A shard goes on in another directory. Its partitions' batches stand where they were handed
+    /// over from here on.
+    fn move_shard(
+        &mut self,
+        no: TopicNo,
+        (sealed, opened, home): (ShardId, (ShardId, u32), DirectoryNo),
+        starts: &BTreeMap<u32, Offset>,
+        at: &BTreeMap<u32, Position>,
+    ) {
+        let Some(topic) = self.topics.values_mut().find(|topic| topic.no == no) else {
+            return;
+        };
+        let lineage = &mut topic.lineage;
+        lineage.reshape(&[sealed], &[opened], starts, Some(home));
+        for (key, log) in self.logs.iter_mut().filter(|(key, _)| key.topic == no) {
+            if lineage.shard_of(key.index) != opened.0 {
+                continue;
+            }
+            for batch in log.producers.values_mut().flatten() {
+                batch.position = at[&key.index];
+            }
         }
     }
 
@@ -322,8 +364,9 @@ pub(super) struct Lost {
 /// The state three times: as a power loss leaves it at least, as it is durable (the same, unless
 /// the journal syncs at intervals), and with everything that has a place in a journal.
 ///
-/// Each journal is applied in its order. What stands in different ones is about different things,
-/// or is only sequenced once what it needs is durable, so that the order among them does not matter.
+/// Each journal is applied in its order, and what is new in several in the order in which it was
+/// sequenced. What stands in different ones is about different things, or is only sequenced once what
+/// it needs is durable.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     safe: State,
@@ -398,7 +441,7 @@ impl Model {
     pub(super) fn reshapes_behind(&self, last: Position) -> bool {
         let behind = self.behind(DirectoryNo(0), last);
         let mut changes = behind.flat_map(|(_, queued)| &queued.changes);
-        changes.any(|change| matches!(change, Change::Reshaped { .. }))
+        changes.any(|change| matches!(change, Change::Reshaped { .. } | Change::Moved { .. }))
     }
 
     /// Where the reshape stands that made this epoch, if it is not durable yet.
@@ -412,7 +455,7 @@ impl Model {
         for (position, queued) in self.behind(first, self.durable_at.of(first)) {
             for change in &queued.changes {
                 let name = match change {
-                    Change::Reshaped { no: of, .. } => *of == no,
+                    Change::Reshaped { no: of, .. } | Change::Moved { no: of, .. } => *of == no,
                     Change::Grown { name, .. } => {
                         self.sequenced.topics.get(name).is_some_and(|t| t.no == no)
                     }
@@ -430,26 +473,35 @@ impl Model {
     /// The journals are durable, and their sinks have taken in everything, up to `durable`; up to
     /// `synced` they are on stable storage.
     pub(super) fn advance(&mut self, durable: &Ends, synced: &Ends) {
+        let mut keys = BTreeMap::new();
         for place in durable.iter() {
             let (directory, from) = (place.directory, self.durable_at.of(place.directory));
             if place.position <= from {
                 continue;
             }
             let range = (directory, Position(from.0 + 1))..=(directory, place.position);
-            for ((_, position), queued) in self.queue.range(range) {
-                let apply = |change: &Change| self.durable.apply(*position, change);
-                queued.changes.iter().for_each(apply);
+            for (key, queued) in self.queue.range(range) {
+                keys.insert(queued.order, *key);
             }
             self.durable_at.raise(place);
         }
+        // A move is in one journal and about what is in others: what was sequenced first counts
+        // first.
+        for key in keys.values() {
+            let queued = &self.queue[key];
+            let apply = |change: &Change| self.durable.apply(key.1, change);
+            queued.changes.iter().for_each(apply);
+        }
+        let mut safe = BTreeMap::new();
         for place in durable.least(synced).iter() {
             let directory = place.directory;
             let all = (directory, Position(0))..=(directory, place.position);
-            let safe: Vec<_> = self.queue.range(all).map(|(key, _)| *key).collect();
-            for key in safe {
-                if let Some(queued) = self.queue.remove(&key) {
-                    self.make_safe(key, &queued);
-                }
+            let range = self.queue.range(all);
+            safe.extend(range.map(|(key, queued)| (queued.order, *key)));
+        }
+        for key in safe.into_values() {
+            if let Some(queued) = self.queue.remove(&key) {
+                self.make_safe(key, &queued);
             }
         }
     }
@@ -466,7 +518,9 @@ impl Model {
     pub(super) fn restart(&mut self, last: &Ends) -> Lost {
         let mut lost = BTreeMap::new();
         let mut entries = 0;
-        for (key, queued) in std::mem::take(&mut self.queue) {
+        let queue = std::mem::take(&mut self.queue).into_iter();
+        let in_order: BTreeMap<u64, _> = queue.map(|(key, q)| (q.order, (key, q))).collect();
+        for (key, queued) in in_order.into_values() {
             if key.1 <= last.of(key.0) {
                 self.make_safe(key, &queued);
                 continue;

@@ -1,5 +1,7 @@
 //! The end of a process, and the start of the next one on what is left, with faults in its way.
 
+use std::sync::Arc;
+
 use super::check;
 use super::jobs::meanwhile;
 use super::ops;
@@ -7,6 +9,7 @@ use super::power::{Disks, End};
 use super::seen::Branch;
 use super::store::Store;
 use super::world::World;
+use crate::partition::Registry;
 use crate::store::backend::memory::MemoryDisk;
 use crate::store::journal::SyncPolicy;
 use crate::types::DirectoryNo;
@@ -74,6 +77,26 @@ impl World {
             self.seen.note(Branch::CommitRecovered);
         }
         check::recovered(self);
+        self.resume_moves();
+    }
+
+    /// What the broker does before it serves: moves that the end cut off are carried out.
+    fn resume_moves(&mut self) {
+        let registry = Arc::clone(&self.store().registry);
+        let epochs = |registry: &Registry| {
+            let image = registry.catalog.sequenced();
+            let topics = image.topics();
+            topics.map(|topic| topic.layout.epoch()).sum::<u32>()
+        };
+        let before = epochs(&registry);
+        registry.resume_moves();
+        if !self.is_up() {
+            return self.restart();
+        }
+        self.follow();
+        if epochs(&registry) > before {
+            self.seen.note(Branch::MoveResumed);
+        }
     }
 
     fn last_end(&mut self) -> End {

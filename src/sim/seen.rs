@@ -135,10 +135,20 @@ pub(super) enum Branch {
     OneDirectoryFull,
     /// A merge of shards of different directories was refused.
     HomesDiffer,
+    /// A shard went to another directory.
+    Moved,
+    /// A move came to nothing, and the shard went on where it was.
+    MoveGivenUp,
+    /// A start carried out a move that the end of the process had cut off.
+    MoveResumed,
+    /// A client waited for a shard on its way.
+    WaitedForMove,
+    /// The process ended in the middle of a move.
+    EndedInMove,
 }
 
 /// All of them, in order.
-const ALL: [Branch; 65] = [
+const ALL: [Branch; 70] = [
     Branch::TornTail,
     Branch::SegmentWithoutEntry,
     Branch::Duplicate,
@@ -204,6 +214,11 @@ const ALL: [Branch; 65] = [
     Branch::OneJournalAhead,
     Branch::OneDirectoryFull,
     Branch::HomesDiffer,
+    Branch::Moved,
+    Branch::MoveGivenUp,
+    Branch::MoveResumed,
+    Branch::WaitedForMove,
+    Branch::EndedInMove,
 ];
 
 /// How often each branch was taken.

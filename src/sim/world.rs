@@ -9,6 +9,7 @@ use super::clock::SimClock;
 use super::disk::SimDisk;
 use super::ends::Ends;
 use super::jobs::meanwhile;
+use super::lineage::directory_id;
 use super::model::{Change, Model, Sent};
 use super::net::Net;
 use super::ops::disk_full::Full;
@@ -18,11 +19,13 @@ use super::power::{Disks, End};
 use super::random::Random;
 use super::seen::{Branch, Seen};
 use super::store::{Options, Store};
+use crate::catalog;
 use crate::partition::entries::{SegmentsEntry, decode_log_start};
+use crate::partition::move_entries::MoveEntry;
 use crate::store::backend::memory::MemoryDisk;
 use crate::store::journal::EntryKind;
 use crate::store::journal::stepped::Stepped;
-use crate::types::{DirectoryNo, FileId, PartitionKey, Place, Places};
+use crate::types::{DirectoryNo, FileId, PartitionKey, Place, Places, Position};
 
 /// A batch that has its place in a journal.
 #[derive(Clone, Debug)]
@@ -68,6 +71,9 @@ pub(super) struct World {
     /// A background job is in the middle of something.
     pub(super) in_background: bool,
     pub(super) in_merge: Option<DirectoryNo>,
+    pub(super) in_move: bool,
+    /// Where each partition was handed over last.
+    pub(super) handed_over: BTreeMap<PartitionKey, Position>,
     pub(super) last_end: Option<End>,
     /// Nothing goes wrong any more.
     pub(super) calm: bool,
@@ -118,6 +124,8 @@ impl World {
             refused_while_full: false,
             in_background: false,
             in_merge: None,
+            in_move: false,
+            handed_over: BTreeMap::new(),
             went_back: false,
             damaged_starts: 4,
             last_end: None,
@@ -172,6 +180,33 @@ impl World {
         self.shown.raise_to(durable.iter());
     }
 
+    /// Takes in a change of the catalog if it is a move.
+    fn note_move(&mut self, place: Place, payload: &[u8]) {
+        let change = catalog::Change::decode(payload).expect("a change");
+        let catalog::Change::Reshaped(moved) = change else {
+            return;
+        };
+        let ([sealed], [opened], [home]) = (&moved.sealed[..], &moved.opened[..], &moved.homes[..])
+        else {
+            return;
+        };
+        let numbers = self.disks.numbers();
+        let home = numbers.into_iter().find(|no| directory_id(*no) == *home);
+        let of_topic = |key: &&PartitionKey| key.topic == moved.no;
+        let keys = self.model.sequenced.logs.keys().filter(of_topic);
+        let starts = keys.map(|key| (key.index, self.model.sequenced.logs[key].next));
+        let handed = self.handed_over.iter().filter(|(key, _)| of_topic(key));
+        let change = Change::Moved {
+            no: moved.no,
+            sealed: *sealed,
+            opened: *opened,
+            home: home.expect("a directory of the node"),
+            starts: starts.collect(),
+            at: handed.map(|(key, at)| (key.index, *at)).collect(),
+        };
+        self.model.sequence(place, change);
+    }
+
     /// Takes in what the store appended by itself since the last look, and gives the batches, those
     /// of the first directory first.
     pub(super) fn take_appended(&mut self) -> Vec<Placed> {
@@ -181,6 +216,17 @@ impl World {
         let noted = noted
             .into_iter()
             .flat_map(|(directory, all)| all.into_iter().map(move |noted| (directory, noted)));
+        let noted: Vec<_> = noted.collect();
+        for (_, noted) in noted
+            .iter()
+            .filter(|(_, noted)| noted.kind == EntryKind::Move)
+        {
+            if let Ok(MoveEntry::HandOver(_) | MoveEntry::MoreProducers(_)) =
+                MoveEntry::decode(&noted.payload)
+            {
+                self.handed_over.insert(noted.key, noted.position);
+            }
+        }
         let mut batches = Vec::new();
         for (directory, noted) in noted {
             let (position, key) = (noted.position, noted.key);
@@ -207,7 +253,8 @@ impl World {
                         payload,
                     });
                 }
-                EntryKind::Catalog | EntryKind::Move => {}
+                EntryKind::Catalog => self.note_move(place, &noted.payload),
+                EntryKind::Move => {}
             }
         }
         batches

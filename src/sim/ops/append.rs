@@ -111,6 +111,11 @@ pub(in crate::sim) fn submit(world: &mut World, key: PartitionKey, sent: &Sent) 
     let Some(partition) = registry.get(key) else {
         return;
     };
+    if at_once(partition.settled()).is_none() {
+        assert!(world.in_move, "{key}: nobody moves its shard");
+        world.seen.note(Branch::WaitedForMove);
+        return;
+    }
     let Some(home) = partition.shard().map(|shard| Arc::clone(&shard.home)) else {
         return;
     };

@@ -29,6 +29,7 @@ pub(in crate::sim) fn up_to(world: &mut World, key: PartitionKey, offset: Offset
             world.answer(after, after);
         }
         (None, Err(Refused::Sealed)) => {}
+        (_, Err(Refused::Moving)) => assert!(world.in_move, "nobody moves its shard"),
         (before, moved) => panic!("{key}: from {before:?} to {offset}: {moved:?}"),
     }
 }

@@ -22,6 +22,7 @@ mod fetch_offsets;
 mod flush;
 mod list_offsets;
 mod maintain;
+mod move_shard;
 mod probe;
 pub(super) mod producer_id;
 pub(super) mod read;
@@ -80,11 +81,12 @@ const FAULTS: [(u64, &str, Op); 8] = [
 type Job = fn(&Sim);
 
 /// Background jobs: they run in the middle of everything else.
-const JOBS: [(u64, &str, Job); 5] = [
+const JOBS: [(u64, &str, Job); 6] = [
     (30, "maintenance", maintain::run),
     (12, "flush", flush::run),
     (4, "checkpoint", flush::checkpoint),
     (10, "merge", Sim::merge),
+    (10, "move", move_shard::run),
     (1, "stop", stop::run),
 ];
 

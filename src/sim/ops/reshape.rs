@@ -107,6 +107,7 @@ pub(in crate::sim) fn reshape(world: &mut World, name: &str, sealed: &[ShardId],
             world.model.sequenced.topics[name].lineage.is(layout, name);
         }
         Err(ReshapeError::JournalEnded) => assert!(!world.is_up(), "nothing ended"),
+        Err(ReshapeError::Moving { .. }) => assert!(world.in_move, "nobody moves a shard"),
         Err(ReshapeError::NoSpace) => assert!(!writable, "there is room"),
         Err(ReshapeError::DifferentHomes { .. }) => {
             let topic = sequenced.expect("a topic that is not there was looked at");
