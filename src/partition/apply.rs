@@ -284,7 +284,10 @@ impl Registry {
             });
         }
         partition.publish_log_start(offset);
-        directory.garbage.store(true, Ordering::Release);
+        // Since a move its files may lie in any of them.
+        for directory in self.directories.iter() {
+            directory.garbage.store(true, Ordering::Release);
+        }
         Ok(())
     }
 

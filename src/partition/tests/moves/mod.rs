@@ -331,3 +331,23 @@ fn a_start_without_a_directory_that_still_holds_records_is_refused() {
     assert_eq!(opened.registry.directories().iter().count(), 1);
     store.close();
 }
+
+/// Records that are deleted before they are copied free the old directory as well.
+#[test]
+fn files_of_the_old_home_go_with_the_records_in_them() {
+    let (store, topic) = in_two();
+    send(&store, &topic, &ALL, 0, 5);
+    store.move_shard(&topic, 2, FIRST).expect("moved");
+    let registry = &store.opened.registry;
+    let second = registry.directories().get(SECOND);
+    registry.drop_dead_files(second).expect("looked through");
+    assert_eq!(store.files_in(SECOND), 1);
+    for index in ALL {
+        let partition = store.partition(key(&topic, index));
+        registry.move_log_start(&partition, 5).expect("moved");
+    }
+    store.sync();
+    registry.drop_dead_files(second).expect("dropped");
+    assert_eq!(store.files_in(SECOND), 0);
+    store.close();
+}
