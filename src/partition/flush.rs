@@ -233,6 +233,14 @@ impl Directory {
             Err(journal_ended())
         }
     }
+
+    /// As [`Directory::sync_journal`], but no longer than `at_most`; says whether it was done.
+    pub(super) fn sync_journal_at_most(&self, at_most: Duration) -> io::Result<bool> {
+        let journal = self.journal().ok_or_else(journal_ended)?;
+        journal
+            .sync_at_most(at_most)
+            .map_err(|_ended| journal_ended())
+    }
 }
 
 fn journal_ended() -> io::Error {

@@ -24,6 +24,9 @@ use crate::types::{Offset, PartitionKey, Position};
 const TICK: Duration = Duration::from_secs(1);
 /// Time between two looks at retention while client writes are refused for want of space.
 const RETENTION_WHEN_SHORT: Duration = Duration::from_secs(10);
+/// How long the thread that flushes waits for the journal of another directory: what lives here
+/// must not stop where a device of others does.
+const OTHERS: Duration = Duration::from_millis(100);
 
 /// Intervals and limits of the background work.
 #[derive(Clone, Copy, Debug)]
@@ -384,7 +387,11 @@ impl Registry {
         if dead.is_empty() {
             return Ok(());
         }
-        self.sync_others(directory, &dead)?;
+        if !self.sync_others(directory, &dead, Some(OTHERS))? {
+            tracing::debug!("the journal of another data directory is slow: files wait for it");
+            directory.garbage.store(true, Ordering::Release);
+            return Ok(());
+        }
         let flushed = directory.applied.lock().flushed;
         directory.commit_segments(SegmentsEntry {
             flushed,
@@ -394,14 +401,16 @@ impl Registry {
     }
 
     /// Waits until what lets files of a directory go is on stable storage, also where it is in
-    /// another directory's journal: a copy that was listed there, or a move of a log start.
+    /// another directory's journal: a copy that was listed there, or a move of a log start. False
+    /// if one of those takes longer than `at_most`.
     pub(super) fn sync_others(
         &self,
         directory: &Directory,
         files: &[Arc<SegmentFile>],
-    ) -> io::Result<()> {
+        at_most: Option<Duration>,
+    ) -> io::Result<bool> {
         if !self.directories().are_several() {
-            return Ok(());
+            return Ok(true);
         }
         let lives_elsewhere = |key: PartitionKey| {
             let partition = self.get(key);
@@ -412,12 +421,17 @@ impl Registry {
             .flat_map(|file| file.meta.sections.iter().map(move |s| (file, s.key)));
         if sections.any(|(file, key)| !file.counts(key) || lives_elsewhere(key)) {
             for other in self.directories().iter() {
-                if other.no != directory.no {
-                    other.sync_journal()?;
+                if other.no == directory.no {
+                    continue;
+                }
+                match at_most {
+                    Some(at_most) if !other.sync_journal_at_most(at_most)? => return Ok(false),
+                    Some(_) => {}
+                    None => other.sync_journal()?,
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Deletes files that left the lists and that no running read holds.

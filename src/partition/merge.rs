@@ -192,7 +192,7 @@ impl Registry {
             // They are in another directory's lists, which finds out that they do not count.
             true => Vec::new(),
             false => {
-                self.sync_others(directory, &sources)?;
+                self.sync_others(directory, &sources, None)?;
                 sources.iter().map(|file| file.meta.file).collect()
             }
         };

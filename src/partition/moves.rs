@@ -254,7 +254,7 @@ impl Registry {
         };
         self.wait_for(&from, sealed)?;
         self.flush_to_move(&from, UNPACED)?;
-        from.sync_journal().map_err(|_| journal_ended(&from))?;
+        self.sync_for(&from)?;
         Ok(stopped)
     }
 
@@ -290,7 +290,7 @@ impl Registry {
             });
         }
         self.wait_for(to, last)?;
-        to.sync_journal().map_err(|_| journal_ended(to))?;
+        self.sync_for(to)?;
         Ok(handed)
     }
 
@@ -371,14 +371,26 @@ impl Registry {
         let journal = directory.journal();
         match journal.map(|journal| journal.wait_at_most(position, patience)) {
             Some(Ok(true)) => Ok(()),
-            Some(Ok(false)) => Err(format!(
-                "the journal of {} did not answer within {} s: look at its device, then repeat \
-                 this",
-                directory.name,
-                patience.as_secs()
-            )),
+            Some(Ok(false)) => Err(self.no_answer(directory)),
             Some(Err(_)) | None => Err(journal_ended(directory)),
         }
+    }
+
+    /// The same for all that was appended, until it is on stable storage: appenders wait meanwhile.
+    fn sync_for(&self, directory: &Directory) -> Result<(), String> {
+        match directory.sync_journal_at_most(self.options.move_patience) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.no_answer(directory)),
+            Err(_) => Err(journal_ended(directory)),
+        }
+    }
+
+    fn no_answer(&self, directory: &Directory) -> String {
+        format!(
+            "the journal of {} did not answer within {} s: look at its device, then repeat this",
+            directory.name,
+            self.options.move_patience.as_secs()
+        )
     }
 
     /// Waits for the move under way and lets none begin: the journals are about to be closed.

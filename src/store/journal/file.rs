@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::files::Pool;
 use super::stall::StallWatch;
 use super::writer::{Counters, Inbox, Ledger, Writer};
-use super::{Entry, Group, Journal, JournalStats, Sink};
+use super::{Ended, Entry, Group, Journal, JournalStats, Sink};
 use crate::clock::Clock;
 use crate::types::Position;
 
@@ -299,7 +299,11 @@ impl Journal for FileJournal {
     }
 
     fn sync(&self) -> bool {
-        self.inbox.sync()
+        self.inbox.sync(None).is_ok()
+    }
+
+    fn sync_at_most(&self, at_most: Duration) -> Result<bool, Ended> {
+        self.inbox.sync(Some(at_most))
     }
 
     fn end_soon(&self) {

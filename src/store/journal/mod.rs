@@ -151,6 +151,13 @@ pub trait Journal: Send + Sync {
     fn sync(&self) -> bool {
         true
     }
+    /// As [`Journal::sync`], but no longer than `at_most`; says whether it is on stable storage.
+    fn sync_at_most(&self, _at_most: Duration) -> Result<bool, Ended> {
+        match self.sync() {
+            true => Ok(true),
+            false => Err(Ended),
+        }
+    }
     /// Blocks this thread until [`Journal::durable`] reaches `position`. False if it never will,
     /// because the journal has ended: then nothing that stands on the entry may be done.
     fn wait(&self, position: Position) -> bool {

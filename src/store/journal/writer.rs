@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::core::{Action, Core, Event};
 use super::files::{Files, Pool};
 use super::stall::Waiting;
-use super::{Entry, Group};
+use super::{Ended, Entry, Group};
 use crate::clock::Clock;
 use crate::types::Position;
 
@@ -110,16 +110,25 @@ impl Inbox {
         self.synced.notify_all();
     }
 
-    /// Waits until everything queued so far is on stable storage; false if that will not be.
-    pub(super) fn sync(&self) -> bool {
+    /// Waits until everything queued so far is on stable storage; false if it is not after
+    /// `at_most`, and an error if it never will be.
+    pub(super) fn sync(&self, at_most: Option<Duration>) -> Result<bool, Ended> {
+        let until = at_most.map(|time| Instant::now() + time);
         let mut state = self.state.lock();
         let through = state.last;
         state.sync_through = through;
         self.wake.notify_all();
-        while state.synced < through && !state.failed {
-            self.synced.wait(&mut state);
+        while state.synced < through {
+            if state.failed {
+                return Err(Ended);
+            }
+            match until {
+                None => self.synced.wait(&mut state),
+                Some(until) if self.synced.wait_until(&mut state, until).timed_out() => break,
+                Some(_) => {}
+            }
         }
-        state.synced >= through
+        Ok(state.synced >= through)
     }
 
     /// Asks the writer for a sync of the entries up to `through`.

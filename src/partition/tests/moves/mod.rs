@@ -310,6 +310,35 @@ fn whoever_waits_learns_that_the_topic_is_deleted() {
     again.close();
 }
 
+/// What lives in a directory does not stop where the device of another one does.
+#[test]
+fn files_that_depend_on_another_journal_hold_nothing_up() {
+    let (store, topic) = in_two();
+    send(&store, &topic, &ALL, 0, 3);
+    let index = store.here_and_away(&topic, SECOND).0[0];
+    store.move_shard(&topic, 2, FIRST).expect("moved");
+    let registry = &store.opened.registry;
+    let [first, second] = [FIRST, SECOND].map(|no| registry.directories().get(no));
+    while registry.merge_once(first, &|_| ()).expect("merged") {}
+    store.sync();
+    let before = store.files_in(SECOND);
+    // The first directory has copies of all of it now, and its journal does not answer.
+    store
+        .faults
+        .add(Rule::new(Op::Sync, "journal", Fault::Stall));
+    send(&store, &topic, &[index], 3, 4);
+    registry.drop_dead_files(second).expect("it goes on");
+    assert_eq!(store.files_in(SECOND), before);
+    store.faults.clear();
+    store.faults.release();
+    store.sync();
+    registry
+        .drop_dead_files(second)
+        .expect("it looks once more");
+    assert!(store.files_in(SECOND) < before);
+    store.close();
+}
+
 /// A directory may go when everything is copied, and not before.
 #[test]
 fn a_start_without_a_directory_that_still_holds_records_is_refused() {
