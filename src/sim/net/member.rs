@@ -349,10 +349,13 @@ fn joined(world: &mut World, i: usize, response: &JoinGroupResponse) {
     let key = (member.group.to_owned(), member.generation);
     let name = member.name.clone();
     let told = world.net.told.entry(key.clone()).or_default();
-    // A group that nothing is stored of is gone with its last member, and starts again.
-    if leads && key.1 == 1 && !told.synced && told.roster.as_ref().is_some_and(|r| *r != names) {
+    // A group that nothing is stored of is gone with its last member, and starts again: then the
+    // same generation has another leader.
+    let leader = response.leader.to_string();
+    if !told.synced && told.leader != leader {
         *told = Told::default();
     }
+    told.leader = leader;
     told.joined.insert(name);
     if leads {
         let before = told.roster.get_or_insert_with(|| names.clone());

@@ -72,6 +72,8 @@ struct Link {
 struct Told {
     /// The members, if the leader heard of them.
     roster: Option<BTreeSet<String>>,
+    /// The id of the member that leads.
+    leader: String,
     joined: BTreeSet<String>,
     /// Who was told that a partition is its own.
     owners: BTreeMap<(String, i32), String>,
