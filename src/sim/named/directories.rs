@@ -53,3 +53,67 @@ fn no_link_starts_behind_what_a_power_loss_leaves_in_another_directory() {
         scene.restart(End::PowerLoss);
     }
 }
+
+/// Moves the first shard to the second directory and back, with appends in between, until the end
+/// comes at this operation. False if it does not.
+fn end_in_a_move(operation: u64, end: End, options: Options) -> bool {
+    let scene = in_two(options);
+    // Clients work in the middle of a move.
+    scene.world(|world| world.alone = false);
+    let id = scene.producer_id();
+    let mut sequence = 0;
+    let mut send_everywhere = || {
+        for index in 0..4 {
+            if scene.world(|world| world.is_up()) {
+                let sent = scene.batch(200, Some((id, sequence)));
+                scene.send(scene.key(index), &sent);
+            }
+        }
+        sequence += 1;
+    };
+    send_everywhere();
+    scene.settle();
+    scene.checkpoint();
+    send_everywhere();
+    scene.world(|world| world.disks.end_after(operation, end));
+    for to in [1, 0] {
+        if !scene.world(|world| world.is_up()) {
+            break;
+        }
+        let (no, shard) = scene.world(|world| {
+            let topic = &world.model.sequenced.topics["a"];
+            (topic.no, topic.lineage.open[0].0)
+        });
+        ops::move_shard::move_shard(&scene.sim, no, shard, DirectoryNo(to));
+        send_everywhere();
+    }
+    let ended = !scene.world(|world| world.is_up());
+    // Homes, records, windows, lineage and files are compared after each start.
+    let mut world = scene.sim.world.borrow_mut();
+    world.restart();
+    drop(world);
+    for index in 0..4 {
+        scene.append(scene.key(index), 10);
+    }
+    scene.settle();
+    scene.restart(End::PowerLoss);
+    for index in 0..4 {
+        scene.append(scene.key(index), 10);
+    }
+    scene.settle();
+    scene.check();
+    ended
+}
+
+#[test]
+fn a_move_may_end_at_any_step_with_clients_at_work() {
+    for (end, options) in [
+        (End::Kill, Options::default()),
+        (End::PowerLoss, Options::default()),
+        (End::PowerLoss, with_an_interval()),
+    ] {
+        let steps = (0..600).take_while(|at| end_in_a_move(*at, end, options.clone()));
+        let steps = steps.count();
+        assert!((20..600).contains(&steps), "{steps} steps");
+    }
+}

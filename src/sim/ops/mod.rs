@@ -22,7 +22,7 @@ mod fetch_offsets;
 mod flush;
 mod list_offsets;
 mod maintain;
-mod move_shard;
+pub(super) mod move_shard;
 mod probe;
 pub(super) mod producer_id;
 pub(super) mod read;

@@ -10,16 +10,19 @@ use crate::sim::world::World;
 use crate::types::{DirectoryNo, ShardId, TopicNo};
 
 pub(super) fn run(sim: &Sim) {
-    let (registry, chosen) = {
+    let chosen = choose(&mut sim.world.borrow_mut());
+    if let Some((no, shard, to)) = chosen {
+        move_shard(sim, no, shard, to);
+    }
+}
+
+/// Moves a shard, with clients at work in the middle of it.
+pub(in crate::sim) fn move_shard(sim: &Sim, no: TopicNo, shard: ShardId, to: DirectoryNo) {
+    let registry = {
         let mut world = sim.world.borrow_mut();
-        let chosen = choose(&mut world);
-        let Some(chosen) = chosen else {
-            return;
-        };
         (world.in_background, world.in_move) = (true, true);
-        (Arc::clone(&world.store().registry), chosen)
+        Arc::clone(&world.store().registry)
     };
-    let (no, shard, to) = chosen;
     let moved = registry.move_shard(no, shard, to);
     let mut world = sim.world.borrow_mut();
     (world.in_background, world.in_move) = (false, false);
