@@ -200,6 +200,19 @@ pub(super) enum Change {
     },
 }
 
+impl Change {
+    /// Whether it is one of the catalog.
+    fn is_catalogs(&self) -> bool {
+        match self {
+            Self::Created { .. } | Self::Deleted { .. } | Self::Grown { .. } => true,
+            Self::Stamps { .. } | Self::Reshaped { .. } | Self::Moved { .. } => true,
+            Self::ProducerIds { .. } => true,
+            Self::Append { .. } | Self::LogStart { .. } => false,
+            Self::Commit { .. } | Self::GroupDeleted { .. } => false,
+        }
+    }
+}
+
 /// The whole store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
@@ -481,6 +494,12 @@ impl Model {
             }
             let range = (directory, Position(from.0 + 1))..=(directory, place.position);
             for (key, queued) in self.queue.range(range) {
+                // Whatever the sync policy: records elsewhere stand on it, and an id that was told
+                // must not be given out again.
+                let is_safe = key.1 <= synced.of(directory);
+                let mut changes = queued.changes.iter();
+                let early = changes.find(|change| change.is_catalogs() && !is_safe);
+                assert!(early.is_none(), "told too early: {early:?}");
                 keys.insert(queued.order, *key);
             }
             self.durable_at.raise(place);

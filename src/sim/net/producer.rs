@@ -76,12 +76,9 @@ impl Producer {
         }
     }
 
-    /// It has no id from this one on.
-    pub(super) fn forget_id_from(&mut self, first: i64) {
-        if self.id.is_some_and(|id| id >= first) {
-            self.id = None;
-            self.streams.clear();
-        }
+    /// The id that it was told.
+    pub(super) fn id(&self) -> Option<i64> {
+        self.id
     }
 
     /// Whether everything it sent was acknowledged.
