@@ -240,19 +240,24 @@ fn open_store(
     progress: Progress<'_>,
     fatal: &Fatal,
 ) -> Result<(recovery::Opened, String), String> {
-    let mut found = directories::open_or_create(&config.data_dirs).map_err(|e| e.to_string())?;
+    let found = directories::open(&config.data_dirs).map_err(|e| e.to_string())?;
+    let cluster_id = found.first().map(|first| first.format.cluster_id.clone());
     let opening = found.iter().map(|directory| OpeningDirectory {
         disk: Arc::clone(&directory.disk),
         id: directory.format.directory_id(),
         name: directory.name.clone(),
         journal: journal_options(config, &directory.format),
+        is_new: directory.is_new,
     });
     let opening: Vec<OpeningDirectory> = opening.collect();
     let others = found.first().map_or(&[][..], |first| &first.format.others);
     let absent = others.iter().map(|id| DirectoryId(*id));
     let absent = absent.filter(|id| !opening.iter().any(|given| given.id == *id));
+    let absent = absent.collect();
+    let found = Arc::new(Mutex::new(found));
+    let joining = Arc::clone(&found);
     let of_all = Opening {
-        absent: absent.collect(),
+        absent,
         registry: registry_options(config),
         footer_bytes: config.budgets.footers,
         open_files: config.segment_open_files,
@@ -263,10 +268,12 @@ fn open_store(
         },
         clock: Arc::clone(clock),
         fatal: Arc::clone(fatal),
+        join: Some(Box::new(move || {
+            directories::join(&mut joining.lock()).map_err(|e| e.to_string())
+        })),
     };
     let opened = recovery::open(opening, of_all, progress)?;
-    directories::forget_others(&mut found).map_err(|e| e.to_string())?;
-    let cluster_id = found.first().map(|first| first.format.cluster_id.clone());
+    directories::forget_others(&mut found.lock()).map_err(|e| e.to_string())?;
     Ok((opened, cluster_id.unwrap_or_default()))
 }
 

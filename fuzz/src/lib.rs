@@ -17,6 +17,7 @@ use shardgate::coordinator::group::record::Record;
 use shardgate::partition::checkpoint::{Checkpointer, Root};
 use shardgate::partition::entries::{SegmentsEntry, decode_log_start};
 use shardgate::partition::move_entries::MoveEntry;
+use shardgate::partition::witness;
 use shardgate::protocol::api::{ApiRow, ROWS};
 use shardgate::protocol::batch::{self, Batches, Records, Rules, TimestampType};
 use shardgate::protocol::{guard, header};
@@ -278,6 +279,7 @@ fn replay(disk: &Arc<dyn Disk>, options: &JournalOptions) -> Result<Replayed, St
                 EntryKind::Segments => drop(SegmentsEntry::decode(&payload)),
                 EntryKind::LogStart => drop(decode_log_start(&payload)),
                 EntryKind::Move => drop(MoveEntry::decode(&payload)),
+                EntryKind::Witness => drop(witness::decode(&payload)),
             }
         }
         Ok(())

@@ -12,9 +12,10 @@ use crate::partition::registry::Registry;
 use crate::partition::routes::topics_of;
 use crate::partition::shard::SegmentFile;
 use crate::partition::tail::TailBatch;
+use crate::partition::witness;
 use crate::protocol::batch::BatchView;
 use crate::store::journal::{EntryKind, EntryRef, Group, Sink};
-use crate::types::{FileId, Position};
+use crate::types::{FileId, PartitionKey, Position};
 
 /// Where recovery stands relative to the checkpoint it started from.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +75,7 @@ impl Registry {
                 // While the process runs, those who append them know what they say.
                 EntryKind::Move if replay.is_none() => {}
                 EntryKind::Move => self.replay_move(directory, &group, entry)?,
+                EntryKind::Witness => applied.witness = witness::decode(&group.payload(entry))?,
             }
             applied.position = entry.position;
         }
@@ -104,7 +106,7 @@ impl Registry {
         replay: Option<Replay>,
     ) -> Result<bool, String> {
         let Some(partition) = self.get(entry.key) else {
-            self.check_deleted(entry)?;
+            self.check_deleted(directory, entry)?;
             return Ok(false);
         };
         if replay.is_some() && !partition.lives_in(directory) {
@@ -269,7 +271,7 @@ impl Registry {
         replay: Option<Replay>,
     ) -> Result<(), String> {
         let Some(partition) = self.get(entry.key) else {
-            return self.check_deleted(entry);
+            return self.check_deleted(directory, entry);
         };
         if replay.is_some() && !partition.lives_in(directory) {
             return Ok(());
@@ -311,7 +313,7 @@ impl Registry {
             MoveEntry::MoreProducers(handed) => (handed, false),
         };
         let Some(partition) = self.get(entry.key) else {
-            return self.check_deleted(entry);
+            return self.check_deleted(directory, entry);
         };
         // The layout that makes it count may still follow in the first directory's journal. If none
         // does, the directory where the partition lives gives its state once more.
@@ -332,17 +334,34 @@ impl Registry {
         Ok(())
     }
 
+    /// What is to be said of something in a directory that is for a topic which never was.
+    pub(super) fn never_created(
+        &self,
+        directory: &Directory,
+        what: &str,
+        key: PartitionKey,
+    ) -> String {
+        let found = format!("{what} for partition {key}, whose topic was never created");
+        // Elsewhere an entry is only sequenced once its topic's creation is on stable storage.
+        match directory.no == self.first().no {
+            true => found,
+            false => format!(
+                "{found} in {}: that directory is an older copy than this one. Put its newest copy \
+                 back, or restore all data directories from copies of one moment",
+                self.first().name
+            ),
+        }
+    }
+
     /// An unknown topic below the allocation mark was deleted; above it the store is damaged.
-    fn check_deleted(&self, entry: &EntryRef) -> Result<(), String> {
+    fn check_deleted(&self, directory: &Directory, entry: &EntryRef) -> Result<(), String> {
         if !matches!(
             self.catalog.image().lookup(entry.key.topic),
             TopicLookup::Never
         ) {
             return Ok(());
         }
-        Err(format!(
-            "journal entry {} is for partition {}, whose topic was never created",
-            entry.position.0, entry.key
-        ))
+        let what = format!("journal entry {} is", entry.position.0);
+        Err(self.never_created(directory, &what, entry.key))
     }
 }

@@ -288,6 +288,8 @@ impl Registry {
         };
         let (partitions, newest) = self.capture_partitions(directory);
         drop(capturing);
+        // A start from this checkpoint reads none of the notes up to its position.
+        self.witness(directory, true);
         // The copies run ahead of the journal, and a crash must not leave it behind them.
         if !directory.wait_durable(newest) {
             return Err(io::Error::other("the journal has ended"));

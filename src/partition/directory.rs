@@ -15,8 +15,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::budget::{Budget, Waiting};
 use crate::partition::figures::Figures;
 use crate::partition::gate::Gate;
+use crate::partition::recovery::{Opening, OpeningDirectory};
 use crate::partition::registry::RegistryOptions;
 use crate::partition::shard::SegmentFile;
+use crate::partition::witness::{Noted, Witness};
 use crate::store::backend::{Disk, Space};
 use crate::store::journal::{Group, Journal};
 use crate::store::segment::SegmentStore;
@@ -44,6 +46,7 @@ pub struct Directory {
     pub(super) gate: Gate,
     pub(super) applied: Mutex<Applied>,
     pub(super) figures: Figures,
+    pub(super) noted: Mutex<Noted>,
     /// Something was deleted since the files were last looked through.
     pub(super) garbage: AtomicBool,
     /// The number of the next segment file.
@@ -139,6 +142,8 @@ pub(super) struct Applied {
     pub(super) files: BTreeMap<FileId, Arc<SegmentFile>>,
     /// Files that left all lists and wait for their last reader.
     pub(super) leaving: Vec<Arc<SegmentFile>>,
+    /// What the journal noted last of the other directories.
+    pub(super) witness: Witness,
 }
 
 /// Room in the tail, held from before the shard's lock until the entry's flush.
@@ -180,6 +185,7 @@ impl Directory {
             gate: Gate::new(disk, shares.reserve_bytes),
             applied: Mutex::default(),
             figures: Figures::default(),
+            noted: Mutex::default(),
             garbage: AtomicBool::new(true),
             next_file: AtomicU64::new(1),
             tail_bytes: AtomicU64::new(0),
@@ -189,6 +195,34 @@ impl Directory {
             wake: Signal::default(),
             merge_wake: Signal::default(),
         }
+    }
+
+    /// The directory as it is before its checkpoint and its journal are read, with its share of what
+    /// is for all. Nothing is written.
+    pub(super) fn of(
+        no: DirectoryNo,
+        opening: &OpeningDirectory,
+        all: &Opening,
+        of: usize,
+    ) -> Self {
+        let disk = &opening.disk;
+        let span = match of {
+            1 => tracing::Span::none(),
+            _ => tracing::error_span!("directory", path = %opening.name),
+        };
+        let _named = span.enter();
+        let segments = SegmentStore::new(Arc::clone(disk), all.footer_bytes / of as u64);
+        let segments = segments.with_open_files((all.open_files / of).max(1));
+        Self::new(
+            (no, opening.id, opening.name.clone()),
+            Arc::clone(disk),
+            Arc::new(segments),
+            &RegistryOptions {
+                tail_bytes: all.registry.tail_bytes / of,
+                read_bytes: all.registry.read_bytes / of as u64,
+                ..all.registry.clone()
+            },
+        )
     }
 
     /// Gives the directory its journal, once, after recovery.

@@ -28,6 +28,8 @@ pub(super) struct Figures {
     pub(super) checkpoints: AtomicU64,
     /// Bytes written for them.
     pub(super) checkpoint_bytes: AtomicU64,
+    /// Notes about the other directories in the journal.
+    pub(super) witnesses: AtomicU64,
     /// Damaged files met while a checkpoint was read or written.
     pub(super) damaged_checkpoints: AtomicU64,
     /// Segment files deleted.

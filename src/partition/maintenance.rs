@@ -203,6 +203,7 @@ impl Worker {
 
     fn round(&mut self, stopping: bool) -> io::Result<()> {
         self.directory.gate.look()?;
+        self.registry.witness(&self.directory, false);
         self.registry.bound_producers(&self.directory);
         let flushed = self.flush_if_due(stopping);
         if let Err(error) = &flushed

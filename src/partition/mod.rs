@@ -33,6 +33,7 @@ pub mod verify;
 mod verify_batches;
 pub mod verify_live;
 pub mod waiters;
+pub mod witness;
 
 #[cfg(test)]
 mod tests;

@@ -13,11 +13,12 @@ use crate::partition::log::Partition;
 use crate::partition::registry::{Registry, RegistryOptions};
 use crate::partition::shard::{PartitionSequence, SegmentFile};
 use crate::partition::verify;
+use crate::partition::witness;
 use crate::store::backend::Disk;
 use crate::store::checkpoint::{CheckpointError, CheckpointStore, Loaded};
 use crate::store::journal::{self, FileJournal, JournalError, JournalOptions};
 use crate::store::lineage::LineageStore;
-use crate::store::segment::{ReadError, SegmentStore};
+use crate::store::segment::ReadError;
 use crate::types::{DirectoryId, DirectoryNo, PartitionKey, Position};
 
 /// Told how far replay is: bytes done, bytes in all.
@@ -79,7 +80,13 @@ pub struct Opening {
     pub clock: Arc<dyn Clock>,
     /// Ends the process.
     pub fatal: Fatal,
+    /// Makes directories that are new the node's own, once it is known that none of those that it
+    /// had is missing; `None` where none is new.
+    pub join: Option<Join>,
 }
+
+/// Writes what makes new directories the node's own.
+pub type Join = Box<dyn FnOnce() -> Result<(), String>>;
 
 /// A data directory to open.
 pub struct OpeningDirectory {
@@ -91,6 +98,8 @@ pub struct OpeningDirectory {
     pub name: String,
     /// How its journal works.
     pub journal: JournalOptions,
+    /// Nothing is in it yet, and nothing may be put there before [`Opening::join`].
+    pub is_new: bool,
 }
 
 /// Opens the store in these directories, the first one first.
@@ -130,58 +139,93 @@ pub fn open(
     })
 }
 
+/// Why a store does not open.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecoveryError {
+    /// Directories do not belong together; the text says what to do.
+    #[error("{0}")]
+    Mismatch(String),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<String> for RecoveryError {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
+}
+
+impl From<RecoveryError> for String {
+    fn from(error: RecoveryError) -> Self {
+        error.to_string()
+    }
+}
+
 /// Checkpoints and journals into a registry that is ready but for its journals.
 ///
 /// The first directory comes first, with all of its journal: only then it is known what lives
-/// where. Each other one then gives the state of the partitions that live in it.
+/// where. Each other one then gives the state of the partitions that live in it. New ones come
+/// last, when all that are in use are known to be there and to be of one time.
 pub(crate) fn recover(
     directories: Vec<OpeningDirectory>,
-    opening: Opening,
+    mut opening: Opening,
     progress: Progress<'_>,
-) -> Result<Recovered, String> {
+) -> Result<Recovered, RecoveryError> {
+    let mut join = opening.join.take();
+    let of = directories.len();
+    let made = (0..).map(DirectoryNo).zip(&directories);
+    let made = made.map(|(no, each)| Arc::new(Directory::of(no, each, &opening, of)));
+    let made: Vec<Arc<Directory>> = made.collect();
+    // A node that begins misses nothing.
+    if directories.first().is_some_and(|first| first.is_new)
+        && let Some(join) = join.take()
+    {
+        join()?;
+    }
+    let open = |(directory, each): (&Arc<Directory>, &OpeningDirectory)| {
+        let found = Found::open(directory, each, &opening);
+        found.map_err(|e| told_where(&directories, &each.name, e))
+    };
+    let pairs = made.iter().zip(&directories);
+    let waits = |each: &OpeningDirectory| each.is_new && join.is_some();
+    let (new, known): (Vec<_>, Vec<_>) = pairs.partition(|(_, each)| waits(each));
+    let mut found = Vec::new();
+    for pair in known {
+        found.push(open(pair)?);
+    }
     let environment = Environment {
         directories: directories.iter().map(|directory| directory.id).collect(),
         ..opening.environment.clone()
     };
-    let mut found = Vec::new();
-    for (no, directory) in (0..).zip(&directories) {
-        let each = Found::open(DirectoryNo(no), directory, &opening, directories.len());
-        found.push(each.map_err(|e| told_where(&directories, &directory.name, e))?);
-    }
-    let [first, others @ ..] = &mut found[..] else {
-        return Err("there is no data directory".to_owned());
+    let (Some(first), Some((no_0, others))) = (found.first(), made.split_first()) else {
+        return Err("there is no data directory".to_owned().into());
     };
     let catalog = Arc::new(Catalog::new(first.image(environment)?));
-    let all = Directories::new(
-        Arc::clone(&first.directory),
-        others.iter().map(|o| Arc::clone(&o.directory)).collect(),
-    );
     let registry = Arc::new(Registry::new(
-        opening.registry,
+        opening.registry.clone(),
         Arc::clone(&catalog),
-        all,
-        opening.clock,
-        opening.fatal,
+        Directories::new(Arc::clone(no_0), others.to_vec()),
+        Arc::clone(&opening.clock),
+        Arc::clone(&opening.fatal),
         LineageStore::open(Arc::clone(&directories[0].disk)).map_err(|e| e.to_string())?,
     ));
-    let total: u64 = found.iter().map(|each| each.journal.bytes()).sum();
-    let mut before = 0;
-    for each in &mut found {
-        let (name, span) = (each.directory.name.clone(), each.directory.span.clone());
-        let _named = span.enter();
-        let bytes = each.journal.bytes();
-        let told = |done, _| progress(before + done, total);
-        each.restore(&registry, &told)
-            .map_err(|e| told_where(&directories, &name, e))?;
-        before += bytes;
-        if each.directory.no == DirectoryNo(0) {
-            registry.check_homes()?;
-        }
-    }
+    restore_all(&mut found, &registry, &directories, progress)?;
+    check_witnesses(&found, &directories, &catalog).map_err(RecoveryError::Mismatch)?;
     registry.compare_all_copies();
     if !opening.absent.is_empty() {
-        registry.check_coverage(&opening.absent)?;
+        let covered = registry.check_coverage(&opening.absent);
+        covered.map_err(RecoveryError::Mismatch)?;
     }
+    if let Some(join) = join {
+        join()?;
+    }
+    for pair in new {
+        let mut each = open(pair)?;
+        each.restore(&registry, &|_, _| ())?;
+        found.push(each);
+    }
+    found.sort_by_key(|each| each.directory.no);
     for each in &found {
         let _named = each.directory.span.enter();
         registry.finish_recovery(&each.directory)?;
@@ -191,6 +235,47 @@ pub(crate) fn recover(
         catalog,
         directories: found.into_iter().map(Found::done).collect(),
     })
+}
+
+/// Checkpoints and journals into the registry, the first directory's first.
+fn restore_all(
+    found: &mut [Found],
+    registry: &Registry,
+    directories: &[OpeningDirectory],
+    progress: Progress<'_>,
+) -> Result<(), RecoveryError> {
+    let total: u64 = found.iter().map(|each| each.journal.bytes()).sum();
+    let mut before = 0;
+    for each in found {
+        let bytes = each.journal.bytes();
+        let told = |done, _| progress(before + done, total);
+        let restored = each.restore(registry, &told);
+        restored.map_err(|e| told_where(directories, &each.directory.name, e))?;
+        before += bytes;
+        if each.directory.no == DirectoryNo(0) {
+            registry.check_homes().map_err(RecoveryError::Mismatch)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses directories of different times.
+fn check_witnesses(
+    found: &[Found],
+    directories: &[OpeningDirectory],
+    catalog: &Catalog,
+) -> Result<(), String> {
+    let ends: Vec<_> = found
+        .iter()
+        .map(|each| witness::Found {
+            directory: &each.directory,
+            last: each.journal.last(),
+            loss_accepted: directories
+                .get(usize::from(each.directory.no.0))
+                .is_some_and(|opened| opened.journal.allow_truncate_corruption),
+        })
+        .collect();
+    witness::check(&ends, &catalog.image())
 }
 
 fn told_where(all: &[OpeningDirectory], name: &str, error: String) -> String {
@@ -210,37 +295,20 @@ struct Found {
 
 impl Found {
     fn open(
-        no: DirectoryNo,
+        directory: &Arc<Directory>,
         opening: &OpeningDirectory,
         all: &Opening,
-        of: usize,
     ) -> Result<Self, String> {
         let disk = &opening.disk;
-        let span = match of {
-            1 => tracing::Span::none(),
-            _ => tracing::error_span!("directory", path = %opening.name),
-        };
-        let _named = span.enter();
+        let _named = directory.span.enter();
         let (checkpoints, loaded) =
             CheckpointStore::open(Arc::clone(disk)).map_err(|e| e.to_string())?;
-        let segments = SegmentStore::new(Arc::clone(disk), all.footer_bytes / of as u64);
-        let segments = segments.with_open_files((all.open_files / of).max(1));
         let journal = JournalOptions {
             reserve_bytes: all.registry.reserve_bytes,
             ..opening.journal.clone()
         };
-        let directory = Directory::new(
-            (no, opening.id, opening.name.clone()),
-            Arc::clone(disk),
-            Arc::new(segments),
-            &RegistryOptions {
-                tail_bytes: all.registry.tail_bytes / of,
-                read_bytes: all.registry.read_bytes / of as u64,
-                ..all.registry.clone()
-            },
-        );
         Ok(Self {
-            directory: Arc::new(directory),
+            directory: Arc::clone(directory),
             start: Start::from_checkpoint(loaded)?,
             journal: FileJournal::open(Arc::clone(disk), journal).map_err(|e| e.to_string())?,
             checkpoints,
@@ -259,6 +327,7 @@ impl Found {
 
     fn restore(&mut self, registry: &Registry, progress: Progress<'_>) -> Result<(), String> {
         let (directory, start) = (&self.directory, &self.start);
+        let _named = directory.span.enter();
         registry.restore(directory, &start.root, &start.sections)?;
         // There may be nothing behind it to replay.
         directory.applied.lock().position = start.captured;
@@ -460,6 +529,16 @@ impl Registry {
     fn finish_recovery(&self, directory: &Directory) -> Result<(), String> {
         let mut applied = directory.applied.lock();
         applied.leaving.clear();
+        // Its number would be given out again, and then these records be taken for the new topic's.
+        let next = self.catalog.image().next_topic();
+        for file in applied.files.values() {
+            if let Some(section) = file.meta.sections.last()
+                && section.key.topic >= next
+            {
+                let what = format!("segment file {} is", file.meta.file.0);
+                return Err(self.never_created(directory, &what, section.key));
+            }
+        }
         let named: BTreeSet<_> = applied.files.keys().copied().collect();
         let damaged: BTreeSet<_> = applied
             .files

@@ -36,6 +36,8 @@ pub(super) struct Options {
     /// Data directories, each on a disk of its own.
     pub(super) directories: u16,
     pub(super) sync: SyncPolicy,
+    /// A start goes on without acknowledged entries that are missing.
+    pub(super) accept_loss: bool,
     pub(super) tail_bytes: usize,
     pub(super) checkpoint_bytes: u64,
     pub(super) reserve_bytes: u64,
@@ -49,6 +51,7 @@ impl Default for Options {
         Self {
             directories: 1,
             sync: SyncPolicy::Always,
+            accept_loss: false,
             tail_bytes: 96 << 10,
             checkpoint_bytes: 64 << 10,
             reserve_bytes: 192 << 10,
@@ -278,6 +281,7 @@ fn opening_directory(
         first_zero_bytes: options.journal_file_bytes / 2,
         max_group: 16 << 10,
         sync: options.sync,
+        allow_truncate_corruption: options.accept_loss,
         ..JournalOptions::new(Uuid::from_u128(STORES + u128::from(no.0)))
     };
     recovery::OpeningDirectory {
@@ -285,6 +289,7 @@ fn opening_directory(
         id: directory_id(no),
         name: format!("data{}", no.0),
         journal,
+        is_new: false,
     }
 }
 
@@ -306,6 +311,7 @@ fn opening(clock: &Arc<SimClock>, options: &Options, fatal: Fatal) -> recovery::
         environment: Environment::default(),
         clock: Arc::clone(clock) as _,
         fatal,
+        join: None,
     }
 }
 

@@ -254,7 +254,7 @@ impl World {
                     });
                 }
                 EntryKind::Catalog => self.note_move(place, &noted.payload),
-                EntryKind::Move => {}
+                EntryKind::Move | EntryKind::Witness => {}
             }
         }
         batches

@@ -15,6 +15,8 @@ pub struct DataDirectory {
     pub disk: Arc<dyn Disk>,
     /// Its format file.
     pub format: Format,
+    /// Nothing is in it: the format file is still to be written, by [`join`].
+    pub is_new: bool,
 }
 
 /// Why data directories are not opened.
@@ -55,8 +57,9 @@ impl OpenError {
     }
 }
 
-/// Opens the directories of a node, the first one first, for writing. Empty ones become its own.
-pub fn open_or_create(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError> {
+/// Opens the directories of a node, the first one first, for writing. Nothing is written: empty
+/// ones become the node's own by [`join`].
+pub fn open(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError> {
     let mut disks = Vec::new();
     for path in paths {
         disks.push(DiskDir::open_locked(path).map_err(|e| OpenError::new(path, e))?);
@@ -65,14 +68,29 @@ pub fn open_or_create(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError
     let mut opened: Vec<DataDirectory> = Vec::new();
     for (path, disk) in paths.iter().zip(disks) {
         let format = match opened.first() {
-            None => Format::open_or_create(&disk),
-            Some(first) => Format::open_or_join(&disk, &first.format),
+            None => Format::open_or_plan(&disk),
+            Some(first) => Format::open_or_plan_other(&disk, &first.format),
         };
+        let (format, is_new) = format.map_err(|e| OpenError::of_format(path, e))?;
         opened.push(DataDirectory {
             name: path.display().to_string(),
             disk: Arc::new(disk),
-            format: format.map_err(|e| OpenError::of_format(path, e))?,
+            format,
+            is_new,
         });
+    }
+    Ok(opened)
+}
+
+/// Makes the directories that are new the node's own, and names all of them in the first one.
+pub fn join(opened: &mut [DataDirectory]) -> Result<(), OpenError> {
+    for directory in opened.iter_mut().filter(|directory| directory.is_new) {
+        let written = directory.format.write(&*directory.disk);
+        written.map_err(|error| OpenError::Unusable {
+            name: directory.name.clone(),
+            why: error.to_string(),
+        })?;
+        directory.is_new = false;
     }
     // Known before anything is put there, and the ones that are not here are not forgotten.
     let mut others = opened
@@ -83,8 +101,7 @@ pub fn open_or_create(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError
             others.push(other.format.store_id);
         }
     }
-    name_others(&mut opened, others)?;
-    Ok(opened)
+    name_others(opened, others)
 }
 
 /// An empty first directory beside one that is in use is a disk that is not there, or a wrong path:
@@ -151,6 +168,7 @@ pub fn open_to_read(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError> 
             name: path.display().to_string(),
             disk: Arc::new(disk),
             format: format.map_err(|e| OpenError::of_format(path, e))?,
+            is_new: false,
         });
     }
     let Some(first) = opened.first() else {

@@ -99,38 +99,38 @@ pub enum FormatError {
 }
 
 impl Format {
-    /// Reads the `format` file of a node's first directory, or writes one if it is empty.
-    pub fn open_or_create(disk: &dyn Disk) -> Result<Format, FormatError> {
-        if let Some(format) = read_unless_empty(disk)? {
-            return format.expect_first();
+    /// Reads the `format` file of a node's first directory. For an empty one it says what is to be
+    /// written, and that it is new.
+    pub fn open_or_plan(disk: &dyn Disk) -> Result<(Format, bool), FormatError> {
+        match read_unless_empty(disk)? {
+            Some(format) => Ok((format.expect_first()?, false)),
+            None => Ok((Self::plan(random_cluster_id(), None), true)),
         }
-        Self::create(disk, random_cluster_id(), None)
     }
 
-    /// Reads the `format` file of another directory of the node that has `first`, or writes one if
-    /// it is empty.
-    pub fn open_or_join(disk: &dyn Disk, first: &Format) -> Result<Format, FormatError> {
-        if let Some(format) = read_unless_empty(disk)? {
-            return format.expect_other(first);
-        }
-        Self::create(disk, first.cluster_id.clone(), Some(first.store_id))
-    }
-
-    fn create(
+    /// As [`Format::open_or_plan`], for another directory of the node that has `first`.
+    pub fn open_or_plan_other(
         disk: &dyn Disk,
-        cluster_id: String,
-        first: Option<Uuid>,
-    ) -> Result<Format, FormatError> {
-        let format = Format {
+        first: &Format,
+    ) -> Result<(Format, bool), FormatError> {
+        match read_unless_empty(disk)? {
+            Some(format) => Ok((format.expect_other(first)?, false)),
+            None => {
+                let cluster_id = first.cluster_id.clone();
+                Ok((Self::plan(cluster_id, Some(first.store_id)), true))
+            }
+        }
+    }
+
+    fn plan(cluster_id: String, first: Option<Uuid>) -> Format {
+        Format {
             store_id: Uuid::new_v4(),
             cluster_id,
             version: VERSION,
             features: first.map(|_| DIRECTORIES.to_owned()).into_iter().collect(),
             first,
             others: Vec::new(),
-        };
-        format.write(disk)?;
-        Ok(format)
+        }
     }
 
     /// Names the node's other directories in the first one's file, if it names others than these.
@@ -181,7 +181,8 @@ impl Format {
         }
     }
 
-    fn write(&self, disk: &dyn Disk) -> Result<(), FormatError> {
+    /// Writes the file.
+    pub fn write(&self, disk: &dyn Disk) -> Result<(), FormatError> {
         write(disk, self).map_err(|error| FormatError::Io {
             what: "write",
             error,
@@ -355,37 +356,58 @@ mod tests {
     use super::super::backend::memory::MemoryDisk;
     use super::*;
 
+    /// The format of a directory, which is written if it is empty.
+    fn written(
+        disk: &MemoryDisk,
+        planned: Result<(Format, bool), FormatError>,
+    ) -> Result<Format, FormatError> {
+        let (format, is_new) = planned?;
+        if is_new {
+            assert_eq!(disk.contents(NAME), None, "nothing is written before");
+            format.write(disk)?;
+        }
+        Ok(format)
+    }
+
+    fn first_of(disk: &MemoryDisk) -> Result<Format, FormatError> {
+        written(disk, Format::open_or_plan(disk))
+    }
+
+    fn other_of(disk: &MemoryDisk, of: &Format) -> Result<Format, FormatError> {
+        written(disk, Format::open_or_plan_other(disk, of))
+    }
+
     #[test]
     fn an_empty_directory_gets_a_format_that_is_read_again() {
         let disk = MemoryDisk::new();
-        let first = Format::open_or_create(&disk).unwrap();
+        let first = first_of(&disk).unwrap();
         assert_eq!(first.cluster_id.len(), 22);
-        assert_eq!(first, Format::open_or_create(&disk).unwrap());
+        assert_eq!(first, first_of(&disk).unwrap());
         for seed in 0..20 {
-            assert_eq!(first, Format::open_or_create(&disk.crash(seed)).unwrap());
+            assert_eq!(first, first_of(&disk.crash(seed)).unwrap());
         }
     }
 
     #[test]
     fn other_directories_know_the_first_and_strangers_are_refused() {
         let (disk, other, stranger) = (MemoryDisk::new(), MemoryDisk::new(), MemoryDisk::new());
-        let mut first = Format::open_or_create(&disk).unwrap();
-        let joined = Format::open_or_join(&other, &first).unwrap();
+        let mut first = first_of(&disk).unwrap();
+        let joined = other_of(&other, &first).unwrap();
         assert_eq!(joined.first, Some(first.store_id));
         assert_eq!(joined.cluster_id, first.cluster_id);
         assert_ne!(joined.store_id, first.store_id);
         first.name_others(&disk, vec![joined.store_id]).unwrap();
         for seed in 0..20 {
             let (disk, other) = (disk.crash(seed), other.crash(seed));
-            assert_eq!(Format::open_or_create(&disk).unwrap(), first);
-            assert_eq!(Format::open_or_join(&other, &first).unwrap(), joined);
+            assert_eq!(first_of(&disk).unwrap(), first);
+            assert_eq!(other_of(&other, &first).unwrap(), joined);
         }
-        let error = Format::open_or_create(&other).unwrap_err().to_string();
+        let error = first_of(&other).unwrap_err().to_string();
         assert!(error.contains(&first.store_id.to_string()), "{error}");
-        let own = Format::open_or_create(&stranger).unwrap();
+        let own = first_of(&stranger).unwrap();
         for (disk, of) in [(&stranger, &first), (&other, &own), (&disk, &own)] {
             let before = disk.contents("format");
-            let error = Format::open_or_join(disk, of).unwrap_err();
+            let error = other_of(disk, of).unwrap_err();
             assert!(matches!(error, FormatError::AnotherNode(_)), "{error}");
             assert_eq!(disk.contents("format"), before);
         }
@@ -402,7 +424,7 @@ mod tests {
     fn a_foreign_directory_is_refused_and_left_alone() {
         let disk = MemoryDisk::new();
         disk.create("meta.properties").unwrap();
-        let error = Format::open_or_create(&disk).unwrap_err().to_string();
+        let error = first_of(&disk).unwrap_err().to_string();
         assert!(
             error.contains("meta.properties") && error.contains("Kafka"),
             "{error}"
@@ -410,18 +432,13 @@ mod tests {
         assert_eq!(disk.names(), ["meta.properties"]);
         let disk = MemoryDisk::new();
         disk.create_dir("photos").unwrap();
-        assert!(
-            Format::open_or_create(&disk)
-                .unwrap_err()
-                .to_string()
-                .contains("photos")
-        );
+        assert!(first_of(&disk).unwrap_err().to_string().contains("photos"));
     }
 
     #[test]
     fn newer_unknown_and_damaged_ones_are_refused_in_words() {
         let disk = MemoryDisk::new();
-        let mut format = Format::open_or_create(&disk).unwrap();
+        let mut format = first_of(&disk).unwrap();
         format.version = 9;
         let error = Format::decode(&format.encode()).unwrap_err();
         assert!(matches!(error, FormatError::Newer { found: 9 }));
@@ -432,12 +449,9 @@ mod tests {
         for offset in 0..disk.contents("format").unwrap().len() as u64 {
             let copy = disk.kill();
             copy.flip("format", offset, 1);
-            if let Ok(read) = Format::open_or_create(&copy) {
+            if let Ok(read) = first_of(&copy) {
                 // Only the case of a hexadecimal digit and the last newline may change freely.
-                assert_eq!(
-                    read.store_id,
-                    Format::open_or_create(&disk).unwrap().store_id
-                );
+                assert_eq!(read.store_id, first_of(&disk).unwrap().store_id);
             }
         }
     }

@@ -252,6 +252,8 @@ fn directories_that_do_not_belong_together_are_refused_in_words() {
     assert_eq!(fs::read_dir(&empty).map(Iterator::count).ok(), Some(0));
     let said = refused(&server, "log.dirs=data,unmounted");
     assert!(said.contains("unmounted holds no shard"), "{said}");
+    let unmounted = server.data().with_file_name("unmounted");
+    assert_eq!(fs::read_dir(&unmounted).map(Iterator::count).ok(), Some(0));
 
     let mut stranger = Server::calm(&[]);
     assert!(stranger.terminate());
@@ -279,6 +281,65 @@ fn directories_that_do_not_belong_together_are_refused_in_words() {
             .join("format")
             .exists()
     );
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    let status = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(status.expect("cp").success());
+}
+
+/// A copy of one disk from yesterday beside another one from today would serve topics without
+/// acknowledged records.
+#[test]
+fn an_older_copy_of_one_directory_is_refused_by_a_start_and_by_verify() {
+    let mut server = Server::calm(TWO);
+    let topic = topic_in_both(&server);
+    let fill = |server: &Server| {
+        let mut wire = Wire::connect(&server.address());
+        for partition in 0..4 {
+            let answer = produce(&mut wire, &topic, partition, &Batch::of(&["x"]));
+            assert_eq!(answer.error_code, 0);
+        }
+    };
+    let places = ["data", "second"].map(|name| server.data().with_file_name(name));
+    let [old, new] = ["old", "new"].map(|time| {
+        ["data", "second"].map(|name| server.data().with_file_name(format!("{name}.{time}")))
+    });
+    fill(&server);
+    assert!(server.terminate());
+    for (place, copied) in places.iter().zip(&old) {
+        copy(place, copied);
+    }
+    server.start_again();
+    fill(&server);
+    assert!(server.terminate());
+    for (place, copied) in places.iter().zip(&new) {
+        copy(place, copied);
+    }
+    for stale in [0, 1] {
+        for (at, place) in places.iter().enumerate() {
+            let copied = if at == stale { &old[at] } else { &new[at] };
+            copy(copied, place);
+        }
+        let said = refused(&server, TWO[0]);
+        let name = ["data", "second"][stale];
+        let line = format!("data directory {name} is an older copy than");
+        assert!(said.contains(&line), "{said}");
+        let (code, text) = server.verify(&[]);
+        assert!(
+            code == 1 && text.contains("is an older copy than"),
+            "{text}"
+        );
+    }
+    for (place, copied) in places.iter().zip(&new) {
+        copy(copied, place);
+    }
+    server.start_again();
+    for partition in 0..4 {
+        let records = client::read_partition(&server.address(), &topic, partition, 0, 2);
+        assert_eq!(records.len(), 2);
+    }
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -103,6 +103,7 @@ impl Store {
                 id: DirectoryId(Uuid::from_u128(no)),
                 name: format!("data{no}"),
                 journal: journal.clone(),
+                is_new: false,
             });
         let opening = Opening {
             absent,
@@ -112,6 +113,7 @@ impl Store {
             environment: Environment::default(),
             clock: Arc::new(SystemClock::new()),
             fatal: Arc::new(|reason| panic!("the store gave up: {reason}")),
+            join: None,
         };
         recovery::open(directories.collect(), opening, &|_, _| {})
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use crate::catalog::{Environment, Image, Topic};
 use crate::clock::SystemClock;
 use crate::partition::log::{Bounds, Partition};
-use crate::partition::recovery::{Opening, OpeningDirectory, Progress, Recovered, recover};
+use crate::partition::recovery::{
+    Opening, OpeningDirectory, Progress, Recovered, RecoveryError, recover,
+};
 use crate::partition::registry::{MOVE_PATIENCE, RegistryOptions};
 use crate::partition::verify_batches::batches_flaw;
 use crate::shard::{Layout, Link};
@@ -34,6 +36,7 @@ const SEGMENT_ADVICE: &str = "these offsets answer KAFKA_STORAGE_ERROR, all othe
 /// Nothing but the history is lost with a lineage file.
 pub(super) const LINEAGE_ADVICE: &str = "records are not affected: only the topic's older layout history is \
                               incomplete; put the file back from a copy if you need it";
+const MISMATCH_ADVICE: &str = "nothing in the directories was changed";
 pub(super) const REPORT_ADVICE: &str = "keep a copy of the directory and report it";
 
 /// A data directory to check.
@@ -82,7 +85,14 @@ pub fn verify(directories: &[Checked], environment: Environment, progress: Progr
             };
             check.run();
         }
-        Err(why) => {
+        Err(RecoveryError::Mismatch(why)) => {
+            report.damage(
+                None,
+                format!("a start would be refused: {why}"),
+                MISMATCH_ADVICE,
+            );
+        }
+        Err(RecoveryError::Other(why)) => {
             if sound {
                 report.damage(None, format!("a start would fail: {why}"), REPORT_ADVICE);
             } else {
@@ -105,7 +115,7 @@ fn open(
     directories: &[Checked],
     environment: Environment,
     progress: Progress<'_>,
-) -> Result<Recovered, String> {
+) -> Result<Recovered, RecoveryError> {
     let options = RegistryOptions {
         tail_bytes: 1 << 20,
         producers_per_partition: usize::MAX,
@@ -124,12 +134,14 @@ fn open(
         environment,
         clock: Arc::new(SystemClock::new()),
         fatal: Arc::new(|_| ()),
+        join: None,
     };
     let directories = directories.iter().map(|directory| OpeningDirectory {
         disk: directory.overlay(),
         id: directory.format.directory_id(),
         name: directory.name.clone(),
         journal: JournalOptions::new(directory.format.store_id),
+        is_new: false,
     });
     recover(directories.collect(), opening, progress)
 }

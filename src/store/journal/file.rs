@@ -273,6 +273,10 @@ impl Journal for FileJournal {
         *self.durable.borrow()
     }
 
+    fn synced(&self) -> Position {
+        self.inbox.synced()
+    }
+
     fn subscribe(&self) -> watch::Receiver<Position> {
         self.durable.clone()
     }

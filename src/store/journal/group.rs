@@ -15,10 +15,10 @@ pub(super) const BLOCK: u64 = 4096;
 pub(super) const HEADER: usize = 96;
 /// Bytes before an entry's payload.
 pub(super) const ENTRY_HEADER: usize = 16;
-/// The newest version of groups that this program reads. Version 2 has entries about moves of
-/// shards; a group without any is written as version 1, which earlier programs read.
+/// The newest version of groups that this program reads. Version 2 has kinds of entries that
+/// version 1 lacks; a group without any is written as version 1, which earlier programs read.
 pub(super) const VERSION: u8 = 2;
-const VERSION_WITHOUT_MOVES: u8 = 1;
+const FIRST_VERSION: u8 = 1;
 
 const MAGIC: [u8; 4] = *b"SGJL";
 const CRC_AT: usize = 92;
@@ -103,7 +103,7 @@ impl Header {
         if bytes[..4] != MAGIC || crc != crc32c::crc32c(&bytes[..CRC_AT]) {
             return Err(NoHeader::Invalid);
         }
-        if !(VERSION_WITHOUT_MOVES..=VERSION).contains(&bytes[4]) {
+        if !(FIRST_VERSION..=VERSION).contains(&bytes[4]) {
             return Err(NoHeader::Newer(bytes[4]));
         }
         let mut store = [0; 16];
@@ -215,9 +215,10 @@ pub(super) fn build(
     header.entries = refs.len() as u32;
     header.length = (buffer.len() - front - HEADER) as u32;
     header.body_crc = crc32c::crc32c(&buffer[front + HEADER..]);
-    let version = match refs.iter().any(|entry| entry.kind == EntryKind::Move) {
+    let is_new = |entry: &EntryRef| matches!(entry.kind, EntryKind::Move | EntryKind::Witness);
+    let version = match refs.iter().any(is_new) {
         true => VERSION,
-        false => VERSION_WITHOUT_MOVES,
+        false => FIRST_VERSION,
     };
     header.encode(version, &mut buffer[front..front + HEADER]);
     buffer.resize(front + padded, 0);
@@ -298,6 +299,7 @@ fn kind(byte: u8) -> Option<EntryKind> {
         EntryKind::Segments,
         EntryKind::LogStart,
         EntryKind::Move,
+        EntryKind::Witness,
     ]
     .into_iter()
     .find(|kind| *kind as u8 == byte)

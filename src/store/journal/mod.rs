@@ -51,6 +51,8 @@ pub enum EntryKind {
     LogStart = 4,
     /// A step in the move of a shard to another data directory.
     Move = 5,
+    /// How far the journals of the node's other directories were.
+    Witness = 6,
 }
 
 /// Work done on an entry's bytes after they were copied into the group buffer.
@@ -125,6 +127,10 @@ pub trait Journal: Send + Sync {
     /// Every entry up to here is durable (or written, with an interval as sync policy) and was
     /// taken in by the sink.
     fn durable(&self) -> Position;
+    /// Every entry up to here is on stable storage, whatever the sync policy.
+    fn synced(&self) -> Position {
+        self.durable()
+    }
     /// Follows [`Journal::durable`].
     fn subscribe(&self) -> watch::Receiver<Position>;
     /// The position given out last.

@@ -241,6 +241,10 @@ impl Journal for SteppedJournal {
         *self.receiver.borrow()
     }
 
+    fn synced(&self) -> Position {
+        SteppedJournal::synced(self)
+    }
+
     fn subscribe(&self) -> watch::Receiver<Position> {
         self.receiver.clone()
     }

@@ -131,6 +131,11 @@ impl Inbox {
         Ok(state.synced >= through)
     }
 
+    /// Entries up to here are on stable storage.
+    pub(super) fn synced(&self) -> Position {
+        self.state.lock().synced
+    }
+
     /// Asks the writer for a sync of the entries up to `through`.
     #[cfg(test)]
     pub(super) fn ask_sync(&self, through: Position) {
