@@ -196,6 +196,11 @@ fn a_directory_whose_shards_were_moved_out_may_be_taken_out() {
         (&true.into(), &2.into())
     );
     assert_eq!(again["after"][0]["id"], moved["after"][0]["id"]);
+    for done in [&moved, &again] {
+        let after = &done["after"][0];
+        assert_eq!(after["now"]["directory"], "data", "{done}");
+        assert!(!done["verdict"].to_string().contains("would"), "{done}");
+    }
     for partition in 0..4 {
         let answer = produce(&mut wire, &topic, partition, &Batch::of(&["after"]));
         assert_eq!((answer.error_code, answer.base_offset), (0, 1));

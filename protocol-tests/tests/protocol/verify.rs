@@ -97,6 +97,19 @@ fn a_good_directory_is_clean_and_stays_as_it_was() {
     );
     assert!(files(&server.data()) == before, "verify changed something");
 
+    // As a crash leaves them: written whole or in part, and in no list yet.
+    let segment = in_folder(&server.data(), "segments", "").remove(0);
+    let whole = fs::read(&segment).expect("a file");
+    for (name, bytes) in [("9000", &whole[..]), ("9001", &whole[..whole.len() / 2])] {
+        let path = segment.with_file_name(format!("{name:0>20}.seg"));
+        fs::write(&path, bytes).expect("write");
+        let (code, text) = verify(&server.data(), &[]);
+        let notes: Vec<&str> = text.lines().filter(|line| line.contains(name)).collect();
+        let told = matches!(notes[..], [note] if note.contains("the next start removes it"));
+        assert!(code == 0 && told, "{code} {text}");
+        fs::remove_file(&path).expect("remove");
+    }
+
     let empty = server.data().join("checkpoint");
     assert_eq!(verify(&empty, &[]).0, 2, "not a data directory");
     server.start_again();

@@ -70,7 +70,7 @@ pub(super) fn reshape(
 }
 
 /// Programs may reshape many times a second.
-pub(super) fn tell(topic: &str, request: &ChangeRequest, done: &Reshaped) {
+fn tell(topic: &str, request: &ChangeRequest, done: &Reshaped) {
     if NEWS.allow("shards were reshaped", None) {
         let opened: Vec<u64> = done.opened.iter().map(|id| id.0).collect();
         tracing::info!(

@@ -8,7 +8,9 @@ use super::views::{ChangeRequest, ChangeView, ShardNow, ShardView};
 use super::{Refusal, change, look};
 use crate::broker::Broker;
 use crate::catalog::{Decision, Topic};
+use crate::partition::Reshaped;
 use crate::partition::directory::Directory;
+use crate::repeats::NEWS;
 use crate::shard::ShardSpan;
 use crate::types::ShardId;
 
@@ -42,36 +44,60 @@ pub(super) fn move_shard(
         after: vec![planned(broker, &topic, &span, to)],
         verdict: String::new(),
     };
-    view.verdict = verdict(&view, to);
     if request.dry_run {
         if let Decision::Done { epoch, opened } = decision {
-            view.done(*epoch, opened);
+            done(broker, &mut view, *epoch, opened)?;
         }
+        view.verdict = verdict(&view, to);
         return Ok(view);
     }
-    let done = broker
+    let moved = broker
         .partitions
         .move_shard(topic.no, ShardId(*shard), to.no)
         .map_err(Refusal::conflict)?;
-    if !broker.partitions.first().wait_durable(done.position) {
+    if !broker.partitions.first().wait_durable(moved.position) {
         return Err(Refusal::conflict(
             "the journal has ended; look again after the next start",
         ));
     }
-    change::tell(name, request, &done);
-    view.done(done.epoch, &done.opened);
-    view.repeated = done.repeated;
+    if !moved.repeated {
+        tell(name, *shard, &moved, to);
+    }
+    done(broker, &mut view, moved.epoch, &moved.opened)?;
+    view.repeated = moved.repeated;
+    view.verdict = verdict(&view, to);
     Ok(view)
 }
 
-impl ChangeView {
-    fn done(&mut self, epoch: u32, opened: &[ShardId]) {
-        self.epoch = epoch;
-        for (shard, id) in self.after.iter_mut().zip(opened) {
-            shard.id = id.0;
-            shard.created_epoch = epoch;
-        }
+/// Programs may move many times a second.
+fn tell(topic: &str, shard: u64, moved: &Reshaped, to: &Directory) {
+    if NEWS.allow("a shard was moved", None) {
+        let now = moved.opened.first().map(|id| id.0);
+        tracing::info!(
+            topic,
+            shard,
+            now,
+            epoch = moved.epoch,
+            directory = to.name,
+            "a shard was moved to another data directory; clients go on as before"
+        );
     }
+}
+
+/// Shows what came of a move, as it is now.
+fn done(
+    broker: &Broker,
+    view: &mut ChangeView,
+    epoch: u32,
+    opened: &[ShardId],
+) -> Result<(), Refusal> {
+    let topic = look::find(broker, &view.topic)?;
+    let spans = opened.iter().filter_map(|id| topic.layout.shard(*id));
+    view.after = spans
+        .map(|span| change::shown(broker, &topic, span))
+        .collect();
+    view.epoch = epoch;
+    Ok(())
 }
 
 /// The data directory of that path: as `log.dirs` has it, or another path to it.
@@ -112,17 +138,32 @@ fn planned(broker: &Broker, topic: &Topic, span: &ShardSpan, to: &Directory) -> 
 
 fn verdict(view: &ChangeView, to: &Directory) -> String {
     if view.repeated {
-        return format!("The shard is in {} or went on from there.", to.name);
+        return format!(
+            "It was done before: the shard is in {}, or went on from there.",
+            to.name
+        );
     }
-    let bytes = view.after.iter().filter_map(|shard| shard.now.as_ref());
-    let bytes: u64 = bytes.map(|now| now.log_bytes).sum();
+    let shown = || view.after.iter().filter_map(|shard| shard.now.as_ref());
+    if !view.dry_run {
+        let elsewhere: u64 = shown().map(|now| now.bytes_elsewhere).sum();
+        return match elsewhere {
+            0 => "It takes writes there now, and nothing of it lies elsewhere.".to_owned(),
+            bytes => format!(
+                "It takes writes there now. {bytes} bytes of it lie in other directories, are read \
+                 there, and are copied in the background: `shardgate shards list {}` shows what \
+                 is left.",
+                view.topic
+            ),
+        };
+    }
+    let bytes: u64 = shown().map(|now| now.log_bytes).sum();
     let full = match to.is_writable() {
         true => "",
         false => " That directory is nearly full and takes no shard now.",
     };
     format!(
-        "Its writers wait while what is not in segment files yet is flushed, which takes a moment. \
-         Its files hold {bytes} bytes, are read where they are, and are copied in the \
+        "Its writers would wait while what is not in segment files yet is flushed, which takes a \
+         moment. The {bytes} bytes that it holds would be read where they are, and copied in the \
          background.{full}"
     )
 }

@@ -356,7 +356,8 @@ impl Check<'_> {
                 }
             }
         }
-        for file in files.there.difference(listed) {
+        let unnamed = files.there.difference(listed);
+        for file in unnamed.filter(|file| !files.bad.contains_key(file)) {
             self.report.notes.push(format!(
                 "{}: no list names the file; the next start removes it",
                 files.name(*file)
