@@ -88,6 +88,11 @@ impl Member {
         (self.link, self.waits) = (None, false);
     }
 
+    /// Whether it has this connection.
+    pub(super) fn is_on(&self, link: LinkId) -> bool {
+        self.link == Some(link)
+    }
+
     fn join_again(&mut self, keeps_id: bool) {
         self.want = Want::Join;
         self.owned.clear();

@@ -265,7 +265,11 @@ fn exchange(world: &mut World, id: LinkId) {
     };
     match who {
         Who::Producer(i) => producer::answered(world, i, &request, &frame),
-        Who::Member(i) => member::answered(world, i, &request, &frame),
+        Who::Member(i) if world.net.members[i].is_on(id) => {
+            member::answered(world, i, &request, &frame);
+        }
+        // The process that asked is gone, or has another connection by now.
+        Who::Member(_) => {}
         Who::Reader(i) => reader::answered(world, i, &request),
     }
 }
