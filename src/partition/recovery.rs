@@ -511,14 +511,15 @@ impl Registry {
                 let absent: Vec<_> = absent.iter().map(|id| id.0.to_string()).collect();
                 return Err(format!(
                     "log.dirs lacks a data directory that the node had at its last start \
-                     (store.id={}), and {} of topic {} partition {index} are in none of the \
-                     others: shards that are moved out of a directory are copied in the \
+                     (store.id={}), and of topic {} partition {index} offsets {} to {} are in none \
+                     of the others: shards that are moved out of a directory are copied in the \
                      background, and it may go when `shardgate shards list --json` shows no bytes \
                      elsewhere. Put it back into log.dirs; if it is lost, restore the whole node \
                      from a copy",
                     absent.join(", "),
-                    gap.words(),
                     topic.name,
+                    gap.start,
+                    gap.end - 1,
                 ));
             }
         }

@@ -62,6 +62,7 @@ impl OpenError {
 pub fn open(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError> {
     let mut disks = Vec::new();
     for path in paths {
+        refuse_two_names(paths, path)?;
         disks.push(DiskDir::open_locked(path).map_err(|e| OpenError::new(path, e))?);
     }
     refuse_a_lost_first(paths, &disks)?;
@@ -102,6 +103,23 @@ pub fn join(opened: &mut [DataDirectory]) -> Result<(), OpenError> {
         }
     }
     name_others(opened, others)
+}
+
+/// One directory under two names would look as if another process used it.
+fn refuse_two_names(paths: &[PathBuf], path: &Path) -> Result<(), OpenError> {
+    let whole = |path: &Path| path.canonicalize().ok();
+    let before = paths.iter().take_while(|before| *before != path);
+    let mut same = before.filter(|before| whole(before).is_some() && whole(before) == whole(path));
+    match same.next() {
+        None => Ok(()),
+        Some(before) => {
+            let why = format!(
+                "it is the same directory as {}: name it once in log.dirs",
+                before.display()
+            );
+            Err(OpenError::new(path, why))
+        }
+    }
 }
 
 /// An empty first directory beside one that is in use is a disk that is not there, or a wrong path:
@@ -154,6 +172,7 @@ fn name_others(opened: &mut [DataDirectory], others: Vec<uuid::Uuid>) -> Result<
 pub fn open_to_read(paths: &[PathBuf]) -> Result<Vec<DataDirectory>, OpenError> {
     let mut opened: Vec<DataDirectory> = Vec::new();
     for path in paths {
+        refuse_two_names(paths, path)?;
         let disk = DiskDir::open_locked_to_read(path).map_err(|e| OpenError::new(path, e))?;
         let names = disk.list("").map_err(|e| OpenError::new(path, e))?;
         if !names.iter().any(|name| name == "format") {

@@ -244,6 +244,9 @@ fn directories_that_do_not_belong_together_are_refused_in_words() {
     let (code, text) = verify(&server.data(), &[]);
     assert_eq!(code, 2, "{text}");
     assert!(text.contains(&store_id(&second)), "{text}");
+    let said = refused(&server, "log.dirs=data,second,data/../second");
+    assert!(said.contains("is the same directory as second"), "{said}");
+
     let said = refused(&server, "log.dirs=second,data");
     assert!(said.contains(&store_id(&server.data())), "{said}");
     // Disks that are not mounted: empty folders stand in their places.

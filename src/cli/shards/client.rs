@@ -1,5 +1,6 @@
 //! Asking the admin port of a running gateway.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -62,7 +63,12 @@ impl Client {
             .post(format!("{}{path}", self.base))
             .header("Content-Type", "application/json")
             .header("Authorization", format!("Bearer {token}"));
-        self.read(request.send(body))
+        let answer = request.send(body);
+        let is_unknown = answer.as_ref().is_err_and(may_have_arrived);
+        self.read(answer).map_err(|error| match is_unknown {
+            true => format!("{error}. The change may be done all the same; repeating it is safe"),
+            false => error,
+        })
     }
 
     fn read<T: DeserializeOwned>(
@@ -100,12 +106,40 @@ impl Client {
     }
 }
 
+/// Whether what could not be asked may have been understood.
+fn may_have_arrived(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Io(error) => error.kind() != ErrorKind::ConnectionRefused,
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => false,
+        _ => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_change_whose_answer_is_lost_is_told_from_one_that_was_not_asked() {
+        let directory = tempfile::tempdir().unwrap();
+        token::open(directory.path()).unwrap();
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap().to_string();
+        let client = Client::of(Some(&address), &Config::default(), Some(PATIENCE));
+        let ask = || client.post::<String>("/topics/t/reshape", &1, directory.path());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = socket.accept().unwrap();
+            stream.read_exact(&mut [0; 40]).unwrap();
+        });
+        let lost = ask().unwrap_err();
+        server.join().unwrap();
+        assert!(lost.contains("may be done all the same"), "{lost}");
+        let refused = ask().unwrap_err();
+        assert!(refused.contains("is the gateway running") && !refused.contains("may be done"));
+    }
 
     #[test]
     fn an_answer_about_very_many_shards_is_read_whole() {

@@ -541,8 +541,8 @@ pub(super) fn pieces(partition: &Partition, all: bool) -> (Bounds, Vec<Piece>) {
 
 /// Offsets that are nowhere, or in two places.
 pub(super) struct Gap {
-    start: Offset,
-    end: Offset,
+    pub(super) start: Offset,
+    pub(super) end: Offset,
     /// Nowhere; else in two places.
     pub(super) missing: bool,
 }
