@@ -271,12 +271,10 @@ impl Pool {
 
     fn take(&self, bytes: u64) -> Option<JournalFile> {
         let mut state = self.state.lock();
-        let ready = match state.ready.iter().position(|file| file.capacity >= bytes) {
-            Some(index) => state.ready.remove(index),
-            // Larger than any file: one grows, and is removed when it was trimmed.
-            None if bytes > self.file_bytes => state.ready.pop_front(),
-            None => None,
-        };
+        // For what is larger than any file one is made, and removed when it was trimmed: a file that
+        // grows as it is written may find the disk full in the middle of a group.
+        let ready = state.ready.iter().position(|file| file.capacity >= bytes);
+        let ready = ready.and_then(|index| state.ready.remove(index));
         let enough = bytes.max(self.hasty_bytes());
         let file = ready
             .or_else(|| state.growing.take_if(|file| file.capacity >= enough))

@@ -158,6 +158,27 @@ fn no_space_for_the_next_file_is_waited_for() {
     journal.close();
 }
 
+/// Also for an entry that is larger than a journal file.
+#[test]
+fn no_space_for_a_large_entry_is_waited_for() {
+    let memory = MemoryDisk::new();
+    let journal = FileJournal::open(Arc::new(memory.clone()), options()).unwrap();
+    let journal = journal.start(Arc::new(Recorder::default()), no_fatal());
+    wait_until("a spare file", || journal.stats().spare_files == 1);
+    memory.set_capacity(Some(200_000));
+    journal.append(entry(1, 300_000));
+    journal.append(entry(2, 10));
+    wait_until("the shortage", || journal.short_of_space());
+    assert_eq!(journal.durable(), Position(0));
+    memory.set_capacity(None);
+    wait_until("both, once there is space", || {
+        journal.durable() == Position(2)
+    });
+    journal.close();
+    let mut opened = FileJournal::open(Arc::new(memory), options()).unwrap();
+    assert_eq!(replay(&mut opened, Position(0)).unwrap().len(), 2);
+}
+
 #[test]
 fn a_journal_that_is_to_end_waits_for_space_no_longer_than_for_a_while() {
     let messages = Arc::new(Mutex::new(Vec::new()));
