@@ -210,13 +210,26 @@ impl Registry {
             directory
                 .next_file
                 .fetch_max(meta.file.0 + 1, Ordering::Relaxed);
-            self.list_file(applied, Arc::new(SegmentFile::new(directory.no, meta)));
+            let file = Arc::new(SegmentFile::new(directory.no, meta));
+            if self.holds_deleted(&file) {
+                // They were deleted while it was written, and may have been swept for already.
+                directory.garbage.store(true, Ordering::Release);
+            }
+            self.list_file(applied, file);
         }
         for id in segments.removed {
             self.unlist_file(directory, applied, id);
         }
         self.free_tail(directory, applied, segments.flushed);
         Ok(())
+    }
+
+    /// Whether all that a file has of some partition is deleted.
+    fn holds_deleted(&self, file: &SegmentFile) -> bool {
+        file.meta.sections.iter().any(|section| {
+            let partition = self.get(section.key);
+            partition.is_none_or(|partition| section.end <= partition.bounds().log_start)
+        })
     }
 
     /// Puts a file into the lists of the shards that cover its sections now.

@@ -22,6 +22,7 @@ use crate::types::{DirectoryId, Offset, PartitionKey, Place, Position};
 
 mod directories;
 mod history;
+mod late_files;
 mod moves;
 mod producers;
 mod reshape;
