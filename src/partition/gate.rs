@@ -102,7 +102,7 @@ impl Gate {
                 reserve = self.reserve_bytes,
                 "the disk is nearly full: client writes are refused until more than the reserve \
                  is free; reads, retention and deletion go on. Free space, delete records or \
-                 topics, or lower disk.reserve.bytes if the disk is small"
+                 topics, move shards to another data directory, or lower disk.reserve.bytes if the disk is small"
             );
         }
         Ok(())

@@ -99,7 +99,8 @@ fn of_directory(directory: &DirectoryLoad) -> Option<String> {
     if !directory.writable {
         return Some(format!(
             "The disk of {} is nearly full, so writes are refused. No split helps: free space, \
-             delete records or topics, or lower their retention.",
+             delete records or topics, lower their retention, or move shards to another data \
+             directory.",
             directory.name
         ));
     }
