@@ -63,10 +63,13 @@ fn settle(sim: &Sim) {
         assert!(world.store().is_writable(), "no client may write");
         net::settle(&mut world);
     }
-    // Answers that were not read have let go of their files.
-    for _ in 0..2 {
+    // Answers that were not read have let go of their files, and so have fetches that waited. What
+    // the last flush wrote of deleted records goes in the turn after it.
+    for _ in 0..4 {
         sim.turn_everywhere(false);
-        sim.world.borrow().clock.advance(Duration::from_secs(2));
+        let mut world = sim.world.borrow_mut();
+        world.clock.advance(Duration::from_secs(2));
+        net::settle(&mut world);
     }
     let mut world = sim.world.borrow_mut();
     world.follow();
