@@ -270,6 +270,11 @@ impl Directory {
                 .is_some_and(|journal| journal.short_of_space())
     }
 
+    /// Bytes that copies may still take without coming near the reserve.
+    pub fn spare_bytes(&self) -> std::io::Result<u64> {
+        self.gate.spare_bytes()
+    }
+
     /// Size and free space of the device.
     pub fn space(&self) -> std::io::Result<Space> {
         self.gate.space()

@@ -57,9 +57,12 @@ impl Gate {
         self.disk.space()
     }
 
-    /// Whether so many bytes can be written without coming near the reserve.
-    pub(super) fn has_room_for(&self, bytes: u64) -> io::Result<bool> {
-        Ok(self.is_open() && self.disk.space()?.free >= self.reserve_bytes.saturating_add(bytes))
+    /// Bytes that can be written without coming near the reserve.
+    pub(super) fn spare_bytes(&self) -> io::Result<u64> {
+        match self.is_open() {
+            true => Ok(self.disk.space()?.free.saturating_sub(self.reserve_bytes)),
+            false => Ok(0),
+        }
     }
 
     /// Bytes that may be written in order to give more back, out of the reserve; half of it stays

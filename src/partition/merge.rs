@@ -176,7 +176,7 @@ impl Registry {
             sources = self.due_for_copy(directory);
         }
         let bytes: u64 = sources.iter().map(|file| file.meta.bytes).sum();
-        if sources.is_empty() || (gate.is_open() && !gate.has_room_for(bytes)?) {
+        if sources.is_empty() || (gate.is_open() && gate.spare_bytes()? < bytes) {
             return Ok(false);
         }
         let added = self.merge_files(directory, &sources, foreign, pace);

@@ -48,7 +48,7 @@ pub(super) fn move_shard(
         if let Decision::Done { epoch, opened } = decision {
             done(broker, &mut view, *epoch, opened)?;
         }
-        view.verdict = verdict(&view, to);
+        view.verdict = verdict(&view, &Destination::of(to));
         return Ok(view);
     }
     let moved = broker
@@ -65,7 +65,7 @@ pub(super) fn move_shard(
     }
     done(broker, &mut view, moved.epoch, &moved.opened)?;
     view.repeated = moved.repeated;
-    view.verdict = verdict(&view, to);
+    view.verdict = verdict(&view, &Destination::of(to));
     Ok(view)
 }
 
@@ -136,13 +136,39 @@ fn planned(broker: &Broker, topic: &Topic, span: &ShardSpan, to: &Directory) -> 
     }
 }
 
-fn verdict(view: &ChangeView, to: &Directory) -> String {
-    if view.repeated {
-        return format!(
-            "It was done before: the shard is in {}, or went on from there.",
-            to.name
-        );
+/// The directory that a move goes to.
+struct Destination<'a> {
+    name: &'a str,
+    is_writable: bool,
+    /// Bytes that copies may take.
+    room: u64,
+}
+
+impl<'a> Destination<'a> {
+    fn of(directory: &'a Directory) -> Self {
+        Self {
+            name: &directory.name,
+            is_writable: directory.is_writable(),
+            // Where the device does not tell, nothing speaks against the move.
+            room: directory.spare_bytes().unwrap_or(u64::MAX),
+        }
     }
+}
+
+fn verdict(view: &ChangeView, to: &Destination) -> String {
+    let name = to.name;
+    if view.repeated {
+        return format!("It was done before: the shard is in {name}, or went on from there.");
+    }
+    // Its files are served where they are, so a lack of room for copies is no reason to refuse.
+    let room = |bytes| match bytes <= to.room {
+        true => String::new(),
+        false => format!(
+            " {name} has no room for a copy of them above disk.reserve.bytes: what does not fit \
+             stays in the directory it is in until there is. Free space in {name} or choose \
+             another."
+        ),
+    };
     let shown = || view.after.iter().filter_map(|shard| shard.now.as_ref());
     if !view.dry_run {
         let elsewhere: u64 = shown().map(|now| now.bytes_elsewhere).sum();
@@ -151,19 +177,61 @@ fn verdict(view: &ChangeView, to: &Directory) -> String {
             bytes => format!(
                 "It takes writes there now. {bytes} bytes of it lie in other directories, are read \
                  there, and are copied in the background: `shardgate shards list {}` shows what \
-                 is left.",
-                view.topic
+                 is left.{}",
+                view.topic,
+                room(bytes)
             ),
         };
     }
     let bytes: u64 = shown().map(|now| now.log_bytes).sum();
-    let full = match to.is_writable() {
-        true => "",
-        false => " That directory is nearly full and takes no shard now.",
+    let full = match to.is_writable {
+        true => room(bytes),
+        false => " That directory is nearly full and takes no shard now.".to_owned(),
     };
     format!(
         "Its writers would wait while what is not in segment files yet is flushed, which takes a \
          moment. The {bytes} bytes that it holds would be read where they are, and copied in the \
          background.{full}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_too_small_for_the_copy_is_told_before_and_after() {
+        let now = ShardNow {
+            log_bytes: 308,
+            bytes_elsewhere: 300,
+            ..ShardNow::default()
+        };
+        let after = vec![ShardView {
+            now: Some(now),
+            ..ShardView::default()
+        }];
+        let view = |dry_run| ChangeView {
+            topic: "t".to_owned(),
+            dry_run,
+            repeated: false,
+            epoch: 2,
+            before: Vec::new(),
+            after: after.clone(),
+            verdict: String::new(),
+        };
+        let no_room = "/disk2 has no room for a copy of them above disk.reserve.bytes";
+        let answer = |dry_run, room| {
+            let to = Destination {
+                name: "/disk2",
+                is_writable: room > 0,
+                room,
+            };
+            verdict(&view(dry_run), &to)
+        };
+        let told = |dry_run, room| answer(dry_run, room).contains(no_room);
+        assert!(told(true, 307) && !told(true, 308));
+        assert!(told(false, 299) && !told(false, 300));
+        let full = answer(true, 0);
+        assert!(full.contains("takes no shard now") && !full.contains(no_room));
+    }
 }
