@@ -175,7 +175,14 @@ impl Registry {
         if foreign {
             sources = self.due_for_copy(directory);
         }
-        let bytes: u64 = sources.iter().map(|file| file.meta.bytes).sum();
+        let bytes: u64 = match foreign {
+            // Most of such a file may belong to others.
+            true => sources
+                .iter()
+                .map(|f| self.wanted_bytes(f, directory))
+                .sum(),
+            false => sources.iter().map(|file| file.meta.bytes).sum(),
+        };
         if sources.is_empty() || (gate.is_open() && gate.spare_bytes()? < bytes) {
             return Ok(false);
         }

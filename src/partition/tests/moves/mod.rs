@@ -381,3 +381,39 @@ fn files_of_the_old_home_go_with_the_records_in_them() {
     assert_eq!(store.files_in(SECOND), 0);
     store.close();
 }
+
+/// A small shard is copied out of a file with large ones into a directory that has room for it
+/// alone.
+#[test]
+fn a_copy_asks_for_room_for_what_it_copies_only() {
+    let (store, topic) = in_two();
+    store.create_topic_in_shards("large", 4, 2);
+    store.sync();
+    let large = store.topic("large").expect("created");
+    let index = store.here_and_away(&large, FIRST).0[0];
+    for n in 0..8 {
+        let payload = batch(n, 1, 50_000, None);
+        store.append(key(&large, index), &payload).expect("taken");
+    }
+    send(&store, &topic, &ALL, 0, 5);
+    store.sync();
+    store.flush();
+    store.move_shard(&topic, 1, SECOND).expect("moved");
+    let registry = &store.opened.registry;
+    let second = registry.directories().get(SECOND);
+    let left_free = |bytes| {
+        store.others[0].set_capacity(None);
+        let space = second.space().expect("told");
+        let used = space.total - space.free;
+        store.others[0].set_capacity(Some(used + bytes));
+    };
+    let copied = || registry.merge_once(second, &|_| ()).expect("no failure");
+    left_free(1_000);
+    assert!(!copied(), "no room");
+    left_free(100_000);
+    assert!(copied());
+    let elsewhere = |index| store.partition(key(&topic, index)).bytes_elsewhere();
+    assert!(ALL.into_iter().all(|index| elsewhere(index) == 0));
+    check(&store, &topic, 5);
+    store.close();
+}
