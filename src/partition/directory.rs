@@ -60,6 +60,8 @@ pub struct Directory {
     pub(super) capturing: Mutex<()>,
     /// Files of other directories may hold records of partitions that live here.
     pub(super) has_foreign: AtomicBool,
+    /// They wait for room to be copied here.
+    pub(super) copies_wait: AtomicBool,
     /// Told when there is work for the maintenance thread.
     pub(super) wake: Signal,
     /// Told when merging is to stop.
@@ -192,6 +194,7 @@ impl Directory {
             flushing: Mutex::default(),
             capturing: Mutex::default(),
             has_foreign: AtomicBool::new(true),
+            copies_wait: AtomicBool::new(false),
             wake: Signal::default(),
             merge_wake: Signal::default(),
         }

@@ -14,6 +14,7 @@ use crate::partition::entries::SegmentsEntry;
 use crate::partition::figures::Figures;
 use crate::partition::registry::Registry;
 use crate::partition::shard::SegmentFile;
+use crate::repeats::LINES;
 use crate::store::segment::{ReadError, SegmentMeta, Source, merge};
 use crate::types::{FileId, Offset, PartitionKey};
 
@@ -183,7 +184,12 @@ impl Registry {
                 .sum(),
             false => sources.iter().map(|file| file.meta.bytes).sum(),
         };
-        if sources.is_empty() || (gate.is_open() && gate.spare_bytes()? < bytes) {
+        let has_room = !gate.is_open() || gate.spare_bytes()? >= bytes;
+        if foreign {
+            let waits = (!sources.is_empty() && !has_room).then_some(bytes);
+            tell_waiting(directory, waits);
+        }
+        if sources.is_empty() || !has_room {
             return Ok(false);
         }
         let added = self.merge_files(directory, &sources, foreign, pace);
@@ -387,6 +393,25 @@ impl Registry {
             directory.merge_wake.wait(Duration::from_secs(1));
         }
         Ok(())
+    }
+}
+
+/// Tells once that copies of so many bytes wait for room, until none does any more.
+fn tell_waiting(directory: &Directory, bytes: Option<u64>) {
+    let waited = directory
+        .copies_wait
+        .swap(bytes.is_some(), Ordering::AcqRel);
+    if let Some(bytes) = bytes
+        && !waited
+        && LINES.allow("records of moved shards wait for room", None)
+    {
+        tracing::warn!(
+            directory = directory.name,
+            bytes,
+            "records of shards that moved here are not copied: there is no room for them above \
+             disk.reserve.bytes. They are served from where they are, and that directory is still \
+             needed; free space here, or move shards to another directory"
+        );
     }
 }
 

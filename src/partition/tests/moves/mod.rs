@@ -1,6 +1,7 @@
 //! Moves of shards between data directories.
 
 use std::future::Future;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
@@ -408,10 +409,12 @@ fn a_copy_asks_for_room_for_what_it_copies_only() {
         store.others[0].set_capacity(Some(used + bytes));
     };
     let copied = || registry.merge_once(second, &|_| ()).expect("no failure");
+    let told = || second.copies_wait.load(Ordering::Acquire);
+    assert!(!told());
     left_free(1_000);
-    assert!(!copied(), "no room");
+    assert!(!copied() && told(), "no room");
     left_free(100_000);
-    assert!(copied());
+    assert!(copied() && !told());
     let elsewhere = |index| store.partition(key(&topic, index)).bytes_elsewhere();
     assert!(ALL.into_iter().all(|index| elsewhere(index) == 0));
     check(&store, &topic, 5);
