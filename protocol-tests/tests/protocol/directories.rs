@@ -142,12 +142,14 @@ fn log_dirs_are_described_with_the_partitions_that_live_in_each() {
     );
 }
 
-/// Runs `shardgate shards` against a server: exit code and everything it printed.
+/// Runs `shardgate shards` against a server, in its first data directory: exit code and everything
+/// it printed.
 fn shards(server: &Server, arguments: &[&str]) -> (i32, String) {
     wait_for("the gateway is ready", || {
         let mut command = Command::new(binary());
         let data = format!("log.dirs={}", server.data().display());
         command.args(["--set", &data]).args(["shards", "--admin"]);
+        command.current_dir(server.data());
         command.arg(server.admin_address()).args(arguments);
         let output = command.output().expect("run shards");
         let text = [output.stdout, output.stderr].concat();
@@ -179,6 +181,10 @@ fn a_directory_whose_shards_were_moved_out_may_be_taken_out() {
         (&true.into(), &2.into())
     );
     assert_eq!(planned["before"][0]["now"]["directory"], "second");
+    assert_eq!(planned["after"][0]["now"]["directory"], "data");
+    // A path is one from where the caller stands.
+    let path = ["move", &topic, "2", "--to", ".", "--dry-run"];
+    let planned = json(&server, &path);
     assert_eq!(planned["after"][0]["now"]["directory"], "data");
     let list = json(&server, &["list", &topic]);
     assert_eq!(list["epoch"], 1, "nothing was done");

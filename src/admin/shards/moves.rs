@@ -27,7 +27,8 @@ pub(super) fn move_shard(
             "one shard is moved at a time, and it is not cut",
         ));
     };
-    let to = named(broker, to)?;
+    let path = request.to_path.as_deref().unwrap_or(Path::new(to));
+    let to = named(broker, to, path)?;
     let image = broker.catalog.image();
     let decision = image.move_shard(topic.no, ShardId(*shard), to.id);
     let span = topic.layout.shard(ShardId(*shard)).cloned();
@@ -100,19 +101,26 @@ fn done(
     Ok(())
 }
 
-/// The data directory of that path: as `log.dirs` has it, or another path to it.
-fn named<'a>(broker: &'a Broker, path: &str) -> Result<&'a Arc<Directory>, Refusal> {
+/// The data directory that `log.dirs` has by that name, or else the one at a path.
+fn named<'a>(broker: &'a Broker, name: &str, path: &Path) -> Result<&'a Arc<Directory>, Refusal> {
     let directories = broker.partitions.directories();
-    let whole = |path: &str| Path::new(path).canonicalize().ok();
-    let asked = whole(path);
+    let at_path = || {
+        let asked = path.canonicalize().ok()?;
+        let is_it = |name: &str| {
+            Path::new(name)
+                .canonicalize()
+                .is_ok_and(|path| path == asked)
+        };
+        directories.iter().find(|directory| is_it(&directory.name))
+    };
     let mut all = directories.iter();
-    let found = all.find(|directory| {
-        directory.name == path || (asked.is_some() && whole(&directory.name) == asked)
-    });
+    let found = all
+        .find(|directory| directory.name == name)
+        .or_else(at_path);
     found.ok_or_else(|| {
         let names: Vec<_> = directories.iter().map(|d| d.name.as_str()).collect();
         Refusal::not_found(format!(
-            "{path} is no data directory of this node: log.dirs has {}",
+            "{name} is no data directory of this node: log.dirs has {}",
             names.join(", ")
         ))
     })

@@ -5,6 +5,7 @@
 //! since the Unix epoch.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -199,9 +200,12 @@ pub struct LinkView {
 pub struct ChangeRequest {
     /// The shards to replace: one for a split or a move, neighbours for a merge.
     pub shards: Vec<u64>,
-    /// The data directory to move to; only for a move.
+    /// The data directory to move to, as log.dirs has it or another path to it; only for a move.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub to: Option<String>,
+    /// The path that `to` is where the caller stands, if that is no name in log.dirs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub to_path: Option<PathBuf>,
     /// Where to cut: `middle`, `load`, `even:N`, `slot:N` or `hash:HEX`; absent for a merge
     /// and a move.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -85,7 +85,7 @@ enum Command {
         topic: String,
         /// The shard
         shard: u64,
-        /// The data directory, as log.dirs has it
+        /// The data directory, as log.dirs has it or as a path from here
         #[arg(long, value_name = "DIR")]
         to: String,
         #[command(flatten)]
@@ -220,6 +220,7 @@ fn requested(command: &Command) -> Result<(&str, ChangeRequest), String> {
             ChangeRequest {
                 shards: vec![*shard],
                 to: Some(to.clone()),
+                to_path: std::path::absolute(to).ok(),
                 dry_run: how.dry_run,
                 ..ChangeRequest::default()
             },
