@@ -196,6 +196,8 @@ fn a_directory_whose_shards_were_moved_out_may_be_taken_out() {
         (&moved["repeated"], &moved["epoch"]),
         (&false.into(), &2.into())
     );
+    let (_, lineage) = shards(&server, &["lineage", &topic]);
+    assert!(lineage.contains("moved 2 into 3 in data\n"), "{lineage}");
     let again = json(&server, &change);
     assert_eq!(
         (&again["repeated"], &again["epoch"]),

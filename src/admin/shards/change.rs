@@ -199,6 +199,7 @@ fn planned(
             children: Vec::new(),
             created_epoch: layout.epoch() + 1,
             sealed_epoch: None,
+            home: None,
             now: Some(ShardNow {
                 directory: directory.clone(),
                 ..carried

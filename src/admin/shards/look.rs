@@ -138,8 +138,14 @@ pub(super) fn lineage(
         )));
     }
     let layout = &topic.layout;
+    let home = |id| {
+        let mut all = broker.partitions.directories().iter();
+        let found = all.find(|directory| directory.id == id);
+        // One that shards were moved out of may be gone.
+        found.map_or_else(|| format!("store.id={}", id.0), |d| d.name.clone())
+    };
     if older == 0 {
-        return Ok(LineageView::of(name, layout, partitions));
+        return Ok(LineageView::of(name, layout, partitions, &home));
     }
     let oldest = layout.history().first().map_or(0, |record| record.epoch);
     let old = broker.partitions.old_epochs(topic.no, oldest, older);
@@ -148,7 +154,7 @@ pub(super) fn lineage(
         Refusal(StatusCode::INTERNAL_SERVER_ERROR, text)
     })?;
     let layout = layout.with_older(newest(&old));
-    Ok(LineageView::of(name, &layout, partitions))
+    Ok(LineageView::of(name, &layout, partitions, &home))
 }
 
 /// The newest of these epochs, as far as one answer may have the slots of the shards they sealed.

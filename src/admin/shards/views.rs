@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::partition::load::Traffic;
 use crate::shard::{EpochEvent, EpochRecord, HashRange, Layout, Parent, ShardSpan, ShardState};
+use crate::types::DirectoryId;
 
 /// Traffic a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,6 +60,9 @@ pub struct ShardView {
     /// Layout epoch of its seal.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sealed_epoch: Option<u32>,
+    /// In a lineage: the data directory that its appends go to, or went to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub home: Option<String>,
     /// What an open shard carries and holds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub now: Option<ShardNow>,
@@ -300,6 +304,7 @@ impl ShardView {
             children: span.children.iter().map(|id| id.0).collect(),
             created_epoch: span.created,
             sealed_epoch: span.sealed,
+            home: None,
             now: None,
         }
     }
@@ -352,15 +357,25 @@ impl ChainView {
 }
 
 impl LineageView {
-    /// The lineage of a topic, with the chains of the partitions in `chains`.
-    pub fn of(topic: &str, layout: &Layout, chains: &BTreeSet<u32>) -> Self {
+    /// The lineage of a topic, with the chains of the partitions in `chains`; `name` names data
+    /// directories.
+    pub fn of(
+        topic: &str,
+        layout: &Layout,
+        chains: &BTreeSet<u32>,
+        name: &dyn Fn(DirectoryId) -> String,
+    ) -> Self {
         let shards = layout.sealed().iter().chain(layout.shards());
+        let shards = shards.map(|span| ShardView {
+            home: Some(name(span.home)),
+            ..ShardView::of(layout, span)
+        });
         let oldest = layout.history().first().map_or(1, |record| record.epoch);
         Self {
             topic: topic.to_owned(),
             partitions: layout.partitions(),
             slots: layout.slots().to_vec(),
-            shards: shards.map(|span| ShardView::of(layout, span)).collect(),
+            shards: shards.collect(),
             epochs: layout
                 .history()
                 .iter()

@@ -29,7 +29,7 @@ pub fn text(view: &LineageView, all: bool) -> String {
             "epoch {:<5} {}  {}",
             record.epoch,
             time(record.at_ms),
-            words(record)
+            words(view, record)
         );
     }
     let bands = view.epochs.rchunks(COLUMNS).rev();
@@ -69,11 +69,16 @@ pub fn dot(view: &LineageView) -> String {
     if view.older_epochs > 0 {
         let _ = writeln!(out, "  label=\"{}\";", left_out(view));
     }
+    let homes: BTreeSet<_> = view.shards.iter().map(|shard| &shard.home).collect();
     for shard in &view.shards {
         let style = if shard.open { "bold" } else { "dashed" };
+        let home = match &shard.home {
+            Some(home) if homes.len() > 1 => format!("\\n{}", quoted(home)),
+            _ => String::new(),
+        };
         let _ = writeln!(
             out,
-            "  s{} [label=\"shard {}\\n[{}…,{}…)\\n{}\", style={style}];",
+            "  s{} [label=\"shard {}\\n[{}…,{}…)\\n{}{home}\", style={style}];",
             shard.id,
             shard.id,
             short(&shard.begin),
@@ -90,7 +95,21 @@ pub fn dot(view: &LineageView) -> String {
     out
 }
 
-fn words(record: &EpochView) -> String {
+/// A path within quotes.
+fn quoted(path: &str) -> String {
+    path.replace('\\', r"\\").replace('"', "\\\"")
+}
+
+/// Where a move led to, if an epoch is one.
+fn moved_to<'a>(view: &'a LineageView, sealed: &[u64], opened: &[u64]) -> Option<&'a str> {
+    let ([_], [id]) = (sealed, opened) else {
+        return None;
+    };
+    let shard = view.shards.iter().find(|shard| shard.id == *id);
+    shard?.home.as_deref()
+}
+
+fn words(view: &LineageView, record: &EpochView) -> String {
     match &record.event {
         EventView::Created { partitions } => format!("created with {partitions} partitions"),
         EventView::Grown { from, to } => format!("grown from {from} to {to} partitions"),
@@ -101,7 +120,11 @@ fn words(record: &EpochView) -> String {
                 (_, 1) => "merged",
                 _ => "reshaped",
             };
-            format!("{verb} {} into {}", ids(sealed), ids(opened))
+            let words = format!("{verb} {} into {}", ids(sealed), ids(opened));
+            match moved_to(view, sealed, opened) {
+                Some(home) => format!("{words} in {home}"),
+                None => words,
+            }
         }
     }
 }
@@ -257,7 +280,33 @@ pub fn time(at_ms: i64) -> String {
 mod tests {
     use super::*;
     use crate::shard::Layout;
-    use crate::types::ShardId;
+    use crate::types::{DirectoryId, ShardId};
+
+    fn home(id: DirectoryId) -> String {
+        format!("/disk{} \"a\"", id.0.as_u128())
+    }
+
+    #[test]
+    fn a_move_names_the_directory() {
+        let to = DirectoryId(uuid::Uuid::from_u128(2));
+        let layout = Layout::create(4, &[ShardId(1)], 0).unwrap();
+        let layout = layout
+            .reshape(&[ShardId(1)], &[(ShardId(2), 4)], &[10; 4], 1_000)
+            .unwrap()
+            .with_homes([(ShardId(2), to)].into_iter());
+        let view = LineageView::of("t", &layout, &BTreeSet::new(), &home);
+        let told = text(&view, false);
+        assert!(told.contains("moved 1 into 2 in /disk2 \"a\"\n"), "{told}");
+        let graph = dot(&view);
+        for label in [
+            r#"\n0-3\n/disk0 \"a\"", style=dashed"#,
+            r#"\n0-3\n/disk2 \"a\"", style=bold"#,
+        ] {
+            assert!(graph.contains(label), "{graph}");
+        }
+        let json = serde_json::to_value(&view).unwrap();
+        assert_eq!(json["shards"][0]["home"], home(DirectoryId::FIRST));
+    }
 
     fn view() -> LineageView {
         let layout = Layout::create(4, &[ShardId(1)], 0).unwrap();
@@ -269,7 +318,7 @@ mod tests {
         let layout = layout
             .reshape(&both, &[(ShardId(4), 4)], &[25; 4], 2_000)
             .unwrap();
-        LineageView::of("orders", &layout, &[1].into())
+        LineageView::of("orders", &layout, &[1].into(), &home)
     }
 
     #[test]
@@ -313,7 +362,7 @@ partition 1
         let layout = Layout::from_parts(parts).unwrap();
         older.extend(whole.forgotten(&layout));
         assert_eq!(layout.with_older(&older), whole);
-        let of = |layout| LineageView::of("t", layout, &BTreeSet::new());
+        let of = |layout| LineageView::of("t", layout, &BTreeSet::new(), &home);
         (of(&layout), of(&layout.with_older(&older)))
     }
 
