@@ -401,3 +401,44 @@ fn a_slow_device_slows_its_own_directory_only() {
     );
     assert!(fast < slow / 2, "{fast:?} beside {slow:?}");
 }
+
+/// Of so many partitions few epochs stay in memory.
+#[test]
+fn a_move_is_answered_as_it_was_then_when_only_the_disk_knows_it() {
+    let server = Server::calm(&[TWO, &["shard.count=1"]].concat());
+    let topic = new_topic(&mut Wire::connect(&server.address()), 9_999, &[]);
+    let json = |arguments: &[&str]| {
+        let (code, text) = shards(&server, &[&["--json"], arguments].concat());
+        assert_eq!(code, 0, "{text}");
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")
+    };
+    let list = json(&["list", &topic]);
+    let shard = &list["shards"][0];
+    let first = shard["id"].to_string();
+    let (mut to, mut other) = ("second", "data");
+    if shard["now"]["directory"] == to {
+        (to, other) = (other, to);
+    }
+    let change = ["move", &topic, &first, "--to", to];
+    let moved = json(&change);
+    let mut last = moved["after"][0]["id"].to_string();
+    for round in 0..12 {
+        let to = if round % 2 == 0 { other } else { to };
+        let moved = json(&["move", &topic, &last, "--to", to]);
+        assert_eq!(moved["repeated"], false);
+        last = moved["after"][0]["id"].to_string();
+    }
+    let lineage = json(&["lineage", &topic]);
+    assert!(lineage["epochs"][0]["epoch"].as_u64() > Some(2));
+    for how in [&[][..], &["--dry-run"]] {
+        let again = json(&[&change[..], how].concat());
+        assert_eq!(again["repeated"], true);
+        assert_eq!(again["epoch"], moved["epoch"]);
+        assert_eq!(again["after"][0]["id"], moved["after"][0]["id"]);
+    }
+    let (code, text) = shards(&server, &["move", &topic, &first, "--to", other]);
+    assert!(code == 1 && text.contains("sealed since"), "{text}");
+    let there = json(&["move", &topic, &last, "--to", to, "--dry-run"]);
+    assert_eq!(there["repeated"], true);
+    assert_eq!(there["after"][0]["id"].to_string(), last);
+}

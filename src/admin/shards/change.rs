@@ -22,7 +22,7 @@ pub(super) fn reshape(
         return moves::move_shard(broker, name, request, to);
     }
     let topic = look::find(broker, name)?;
-    if let Some(view) = repeat::done_before(broker, &topic, request)? {
+    if let Some(view) = repeat::done_before(broker, &topic, request, None)? {
         return Ok(view);
     }
     let spans = named(&topic.layout, name, &request.shards)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::views::{ChangeRequest, ChangeView, ShardNow, ShardView};
-use super::{Refusal, change, look};
+use super::{Refusal, change, look, repeat};
 use crate::broker::Broker;
 use crate::catalog::{Decision, Topic};
 use crate::partition::Reshaped;
@@ -29,45 +29,63 @@ pub(super) fn move_shard(
     };
     let path = request.to_path.as_deref().unwrap_or(Path::new(to));
     let to = named(broker, to, path)?;
+    if let Some(view) = repeat::done_before(broker, &topic, request, Some(to.id))? {
+        return Ok(view);
+    }
+    let id = ShardId(*shard);
     let image = broker.catalog.image();
-    let decision = image.move_shard(topic.no, ShardId(*shard), to.id);
-    let span = topic.layout.shard(ShardId(*shard)).cloned();
-    let (Some(span), Ok(decision)) = (span, &decision) else {
-        let error = decision.err().map_or_else(String::new, |e| e.to_string());
-        return Err(Refusal::conflict(error));
-    };
+    let decision = image.move_shard(topic.no, id, to.id);
+    let decision = decision.map_err(Refusal::conflict)?;
+    let span = topic.layout.shard(id).ok_or_else(changed)?;
+    let before = vec![change::shown(broker, &topic, span)];
     let mut view = ChangeView {
         topic: name.to_owned(),
         dry_run: request.dry_run,
-        repeated: matches!(decision, Decision::Done { .. }),
+        repeated: false,
         epoch: topic.layout.epoch() + 1,
-        before: vec![change::shown(broker, &topic, &span)],
-        after: vec![planned(broker, &topic, &span, to)],
+        after: vec![planned(broker, &topic, span, to)],
+        before,
         verdict: String::new(),
     };
-    if request.dry_run {
-        if let Decision::Done { epoch, opened } = decision {
-            done(broker, &mut view, *epoch, opened)?;
+    if let Decision::Done { epoch, opened } = decision {
+        if opened != [id] {
+            return Err(changed());
         }
-        view.verdict = verdict(&view, &Destination::of(to));
+        view.repeated = true;
+        view.epoch = epoch;
+        view.after = view.before.clone();
+        view.verdict = format!("The shard is in {} already.", to.name);
         return Ok(view);
     }
-    let moved = broker
-        .partitions
-        .move_shard(topic.no, ShardId(*shard), to.no)
-        .map_err(Refusal::conflict)?;
-    if !broker.partitions.first().wait_durable(moved.position) {
-        return Err(Refusal::conflict(
-            "the journal has ended; look again after the next start",
-        ));
+    if !request.dry_run {
+        let moved = broker.partitions.move_shard(topic.no, id, to.no);
+        let moved = moved.map_err(Refusal::conflict)?;
+        if !broker.partitions.first().wait_durable(moved.position) {
+            return Err(Refusal::conflict(
+                "the journal has ended; look again after the next start",
+            ));
+        }
+        if !moved.repeated {
+            tell(name, *shard, &moved, to);
+        }
+        let topic = look::find(broker, name)?;
+        let done = repeat::done_before(broker, &topic, request, Some(to.id))?;
+        view = ChangeView {
+            repeated: moved.repeated,
+            before: view.before,
+            ..done.ok_or_else(changed)?
+        };
+        if moved.repeated {
+            return Ok(view);
+        }
     }
-    if !moved.repeated {
-        tell(name, *shard, &moved, to);
-    }
-    done(broker, &mut view, moved.epoch, &moved.opened)?;
-    view.repeated = moved.repeated;
     view.verdict = verdict(&view, &Destination::of(to));
     Ok(view)
+}
+
+/// Others change the topic at the same time.
+fn changed() -> Refusal {
+    Refusal::conflict("the topic was changed meanwhile: look at it again")
 }
 
 /// Programs may move many times a second.
@@ -83,22 +101,6 @@ fn tell(topic: &str, shard: u64, moved: &Reshaped, to: &Directory) {
             "a shard was moved to another data directory; clients go on as before"
         );
     }
-}
-
-/// Shows what came of a move, as it is now.
-fn done(
-    broker: &Broker,
-    view: &mut ChangeView,
-    epoch: u32,
-    opened: &[ShardId],
-) -> Result<(), Refusal> {
-    let topic = look::find(broker, &view.topic)?;
-    let spans = opened.iter().filter_map(|id| topic.layout.shard(*id));
-    view.after = spans
-        .map(|span| change::shown(broker, &topic, span))
-        .collect();
-    view.epoch = epoch;
-    Ok(())
 }
 
 /// The data directory that `log.dirs` has by that name, or else the one at a path.
@@ -165,9 +167,6 @@ impl<'a> Destination<'a> {
 
 fn verdict(view: &ChangeView, to: &Destination) -> String {
     let name = to.name;
-    if view.repeated {
-        return format!("It was done before: the shard is in {name}, or went on from there.");
-    }
     // Its files are served where they are, so a lack of room for copies is no reason to refuse.
     let room = |bytes| match bytes <= to.room {
         true => String::new(),

@@ -11,14 +11,15 @@ use super::{Refusal, change};
 use crate::broker::Broker;
 use crate::catalog::{ReshapeError, Topic};
 use crate::shard::{Layout, PastReshape, ShardState, cut};
-use crate::types::ShardId;
+use crate::types::{DirectoryId, ShardId};
 
-/// The answer to a change that was done before. A refusal if other things became of its shards and
-/// only the disk knows them.
+/// The answer to a change that was done before; `to` is where a move was to go. A refusal if other
+/// things became of its shards and only the disk knows them.
 pub(super) fn done_before(
     broker: &Broker,
     topic: &Topic,
     request: &ChangeRequest,
+    to: Option<DirectoryId>,
 ) -> Result<Option<ChangeView>, Refusal> {
     let ids: Vec<ShardId> = request.shards.iter().map(|id| ShardId(*id)).collect();
     let layout = remembering(broker, topic, &ids).map_err(|error| {
@@ -29,7 +30,7 @@ pub(super) fn done_before(
         Refusal(StatusCode::INTERNAL_SERVER_ERROR, text)
     })?;
     if let Some(past) = layout.past_reshape(&ids)
-        && is_same(&past, request)
+        && is_same(&past, request, to)
     {
         return Ok(Some(view(broker, topic, &layout, request, &past)));
     }
@@ -76,9 +77,12 @@ fn remembering<'a>(
 
 /// Whether a request for the same shards asks for what was done. Where the load of that time
 /// decided, the number of parts must do.
-fn is_same(past: &PastReshape, request: &ChangeRequest) -> bool {
+fn is_same(past: &PastReshape, request: &ChangeRequest, to: Option<DirectoryId>) -> bool {
     let (slots, span) = (past.slots(), &past.span);
     let parts = |text: &str| change::number(text).ok();
+    if let Some(to) = to {
+        return past.sealed.len() == 1 && matches!(&past.opened[..], [one] if one.home == to);
+    }
     let Some(at) = &request.at else {
         return past.sealed.len() > 1 && slots.len() == 1;
     };
