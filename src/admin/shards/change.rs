@@ -59,7 +59,7 @@ pub(super) fn reshape(
             "the journal has ended; look again after the next start",
         ));
     }
-    tell(name, request, &done);
+    tell(name, request, &done, None);
     for (shard, id) in view.after.iter_mut().zip(&done.opened) {
         shard.id = id.0;
         shard.created_epoch = done.epoch;
@@ -69,13 +69,17 @@ pub(super) fn reshape(
     Ok(view)
 }
 
-/// Programs may reshape many times a second.
-fn tell(topic: &str, request: &ChangeRequest, done: &Reshaped) {
-    if NEWS.allow("shards were reshaped", None) {
+/// Tells what was done, and where a move led to. Programs may reshape many times a second.
+pub(super) fn tell(topic: &str, request: &ChangeRequest, done: &Reshaped, to: Option<&str>) {
+    let what = match to {
+        None => "shards were reshaped",
+        Some(_) => "a shard was moved to another data directory",
+    };
+    if NEWS.allow(what, None) {
         let opened: Vec<u64> = done.opened.iter().map(|id| id.0).collect();
         tracing::info!(
-            topic, sealed = ?request.shards, opened = ?opened, epoch = done.epoch,
-            repeated = done.repeated, "shards were reshaped; clients go on as before"
+            topic, sealed = ?request.shards, opened = ?opened, epoch = done.epoch, directory = to,
+            repeated = done.repeated, "{what}; clients go on as before"
         );
     }
 }

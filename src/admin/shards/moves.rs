@@ -8,9 +8,7 @@ use super::views::{ChangeRequest, ChangeView, ShardNow, ShardView};
 use super::{Refusal, change, look, repeat};
 use crate::broker::Broker;
 use crate::catalog::{Decision, Topic};
-use crate::partition::Reshaped;
 use crate::partition::directory::Directory;
-use crate::repeats::NEWS;
 use crate::shard::ShardSpan;
 use crate::types::ShardId;
 
@@ -66,7 +64,7 @@ pub(super) fn move_shard(
             ));
         }
         if !moved.repeated {
-            tell(name, *shard, &moved, to);
+            change::tell(name, request, &moved, Some(&to.name));
         }
         let topic = look::find(broker, name)?;
         let done = repeat::done_before(broker, &topic, request, Some(to.id))?;
@@ -86,21 +84,6 @@ pub(super) fn move_shard(
 /// Others change the topic at the same time.
 fn changed() -> Refusal {
     Refusal::conflict("the topic was changed meanwhile: look at it again")
-}
-
-/// Programs may move many times a second.
-fn tell(topic: &str, shard: u64, moved: &Reshaped, to: &Directory) {
-    if NEWS.allow("a shard was moved", None) {
-        let now = moved.opened.first().map(|id| id.0);
-        tracing::info!(
-            topic,
-            shard,
-            now,
-            epoch = moved.epoch,
-            directory = to.name,
-            "a shard was moved to another data directory; clients go on as before"
-        );
-    }
 }
 
 /// The data directory that `log.dirs` has by that name, or else the one at a path.
