@@ -116,17 +116,25 @@ pub(super) fn shared_files(world: &World) -> BTreeSet<InDirectory> {
 /// After a while without faults: a file is there if and only if a list names it.
 pub(super) fn no_file_is_left(world: &World) {
     files(world);
+    assert_eq!(
+        files_on_disk(world),
+        listed_files(world),
+        "files on the disk, and in lists"
+    );
+}
+
+/// Whether that is so by now.
+pub(super) fn is_no_file_left(world: &World) -> bool {
+    files_on_disk(world) == listed_files(world)
+}
+
+fn listed_files(world: &World) -> BTreeSet<InDirectory> {
     let registry = &world.store().registry;
     let image = world.store().catalog.image();
     let lists = image.topics().flat_map(|topic| registry.lists(topic.no));
-    let listed: BTreeSet<_> = lists
+    lists
         .flat_map(|(_, list)| list.iter().map(named).collect::<Vec<_>>())
-        .collect();
-    assert_eq!(
-        files_on_disk(world),
-        listed,
-        "files on the disk, and in lists"
-    );
+        .collect()
 }
 
 /// Compares a store with a state. With `damaged`, records may be refused, but never be wrong.

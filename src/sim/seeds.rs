@@ -64,12 +64,15 @@ fn settle(sim: &Sim) {
         net::settle(&mut world);
     }
     // Answers that were not read have let go of their files, and so have fetches that waited. What
-    // the last flush wrote of deleted records goes in the turn after it.
-    for _ in 0..4 {
+    // a turn's last flush writes of deleted records goes in a later one.
+    for _ in 0..12 {
         sim.turn_everywhere(false);
         let mut world = sim.world.borrow_mut();
         world.clock.advance(Duration::from_secs(2));
         net::settle(&mut world);
+        if check::is_no_file_left(&world) {
+            break;
+        }
     }
     let mut world = sim.world.borrow_mut();
     world.follow();
