@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// It is told after so long, and again each time that has doubled.
-const TELL_AFTER: Duration = Duration::from_secs(5);
+use super::stall::{News, Told};
 
 /// A wait of the writer for space.
 pub(super) struct Shortage {
     since: Instant,
-    next: Duration,
-    told: bool,
+    told: Told,
     /// Attempts made since the journal is to end.
     pub(super) attempts: u32,
 }
@@ -18,33 +16,28 @@ impl Shortage {
     pub(super) fn new() -> Self {
         Self {
             since: Instant::now(),
-            next: TELL_AFTER,
-            told: false,
+            told: Told::new(),
             attempts: 0,
         }
     }
 
     /// Says that it waits, now and then.
     pub(super) fn tell(&mut self) {
-        let waited = self.since.elapsed();
-        if waited < self.next {
-            return;
+        if let Some(News::Stuck(waited)) = self.told.news(self.since.elapsed()) {
+            tracing::error!(
+                seconds = waited.as_secs(),
+                "the disk is full to the last byte and the journal has no file to go on in: nothing \
+                 is acknowledged, also no deletion, until there is space; what is durable is served. \
+                 Free space that something else than shardgate takes; the process goes on by itself \
+                 then"
+            );
         }
-        self.next = waited * 2;
-        self.told = true;
-        tracing::error!(
-            seconds = waited.as_secs(),
-            "the disk is full to the last byte and the journal has no file to go on in: nothing is \
-             acknowledged, also no deletion, until there is space; what is durable is served. Free \
-             space that something else than shardgate takes; the process goes on by itself then"
-        );
     }
 
     /// There is space.
-    pub(super) fn over(&self) {
-        if self.told {
-            let waited = self.since.elapsed().as_secs();
-            tracing::info!(seconds = waited, "the journal has space again");
+    pub(super) fn over(&mut self) {
+        if let Some(News::Over(waited)) = self.told.news(Duration::ZERO) {
+            tracing::info!(seconds = waited.as_secs(), "the journal has space again");
         }
     }
 }

@@ -40,49 +40,31 @@ impl Waiting {
     }
 }
 
-/// Something to say.
+/// Something to say of a wait.
 #[derive(Debug, PartialEq, Eq)]
-enum News {
+pub(super) enum News {
+    /// It goes on, for so long by now.
     Stuck(Duration),
-    /// It answered at last, after about so long.
+    /// It is over at last, after about so long.
     Over(Duration),
 }
 
-/// Looks at a writer now and then, from a thread that does not wait for the disk.
-pub(super) struct StallWatch {
-    waiting: Arc<Waiting>,
-    clock: Arc<dyn Clock>,
+/// Decides what to say of waits: of long ones only, seldom, and of their end once.
+pub(super) struct Told {
     next: Duration,
     longest: Duration,
 }
 
-impl StallWatch {
-    pub(super) fn new(waiting: Arc<Waiting>, clock: Arc<dyn Clock>) -> Self {
+impl Told {
+    pub(super) fn new() -> Self {
         Self {
-            waiting,
-            clock,
             next: STUCK_AFTER,
             longest: Duration::ZERO,
         }
     }
 
-    pub(super) fn look(&mut self) {
-        match self.news(self.waiting.age(self.clock.monotonic())) {
-            Some(News::Stuck(age)) => tracing::error!(
-                seconds = age.as_secs(),
-                "the disk does not answer: a write of the journal is under way for that long. \
-                 Nothing is acknowledged meanwhile, producers and commits wait, and what is \
-                 durable is served. Check the device; the process goes on by itself when the disk \
-                 does"
-            ),
-            Some(News::Over(age)) => {
-                tracing::info!(seconds = age.as_secs(), "the disk answers again");
-            }
-            None => {}
-        }
-    }
-
-    fn news(&mut self, age: Duration) -> Option<News> {
+    /// `age` is how long the wait under way has taken; zero without one.
+    pub(super) fn news(&mut self, age: Duration) -> Option<News> {
         if age >= self.next {
             self.next = age * TOLD_AGAIN;
             self.longest = age;
@@ -100,15 +82,47 @@ impl StallWatch {
     }
 }
 
+/// Looks at a writer now and then, from a thread that does not wait for the disk.
+pub(super) struct StallWatch {
+    waiting: Arc<Waiting>,
+    clock: Arc<dyn Clock>,
+    told: Told,
+}
+
+impl StallWatch {
+    pub(super) fn new(waiting: Arc<Waiting>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            waiting,
+            clock,
+            told: Told::new(),
+        }
+    }
+
+    pub(super) fn look(&mut self) {
+        match self.told.news(self.waiting.age(self.clock.monotonic())) {
+            Some(News::Stuck(age)) => tracing::error!(
+                seconds = age.as_secs(),
+                "the disk does not answer: a write of the journal is under way for that long. \
+                 Nothing is acknowledged meanwhile, producers and commits wait, and what is \
+                 durable is served. Check the device; the process goes on by itself when the disk \
+                 does"
+            ),
+            Some(News::Over(age)) => {
+                tracing::info!(seconds = age.as_secs(), "the disk answers again");
+            }
+            None => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::SystemClock;
 
     #[test]
     fn a_stuck_operation_is_told_seldom_and_its_end_once() {
-        let mut watch = StallWatch::new(Arc::default(), Arc::new(SystemClock::new()));
-        let mut news = |seconds: u64| watch.news(Duration::from_secs(seconds));
+        let mut told = Told::new();
+        let mut news = |seconds: u64| told.news(Duration::from_secs(seconds));
         let stuck = |seconds| Some(News::Stuck(Duration::from_secs(seconds)));
         assert_eq!([news(0), news(4), news(0)], [None, None, None]);
         assert_eq!([news(5), news(6), news(9)], [stuck(5), None, None]);
