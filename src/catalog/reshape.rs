@@ -1,13 +1,14 @@
 //! From the shards that an operator wants to a reshape that fits the image, or a refusal.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use super::change::{Change, Reshaped};
 use super::image::Image;
 use super::topic::Topic;
-use crate::shard::{EpochEvent, Layout, ShardSpan, ShardState};
+use crate::shard::{Layout, ShardSpan, ShardState};
 use crate::types::{DirectoryId, Offset, PartitionKey, ShardId, TopicNo};
 
 /// Why a reshape was refused. Nothing has changed.
@@ -182,13 +183,8 @@ impl Image {
     ) -> Result<Decision, ReshapeError> {
         let topic = self.topic_by_no(no).ok_or(ReshapeError::UnknownTopic)?;
         let layout = &topic.layout;
-        // There may be thousands, and the catalog's lock is held.
-        let known: Known = layout
-            .shards()
-            .iter()
-            .chain(layout.sealed())
-            .map(|shard| (shard.id, shard.as_ref()))
-            .collect();
+        // The catalog's lock is held.
+        let known = layout.by_id();
         let mut sealed = shards.to_vec();
         sealed.sort_by_key(|id| known.get(id).map_or(u32::MAX, |s| s.first_slot));
         if sealed.is_empty() || sealed.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -270,7 +266,7 @@ impl Image {
 }
 
 /// The shards in memory by id.
-type Known<'a> = BTreeMap<ShardId, &'a ShardSpan>;
+type Known<'a> = BTreeMap<ShardId, &'a Arc<ShardSpan>>;
 
 /// First slot and end of a run of open shards.
 fn open_run(topic: &Topic, known: &Known, shards: &[ShardId]) -> Result<(u32, u32), ReshapeError> {
@@ -323,14 +319,7 @@ fn done_before(
     slots: &[u32],
 ) -> Option<Decision> {
     let epoch = known.get(sealed.first()?)?.sealed?;
-    let record = layout.history().iter().find(|r| r.epoch == epoch)?;
-    let EpochEvent::Reshaped {
-        sealed: was,
-        opened,
-    } = &record.event
-    else {
-        return None;
-    };
+    let (_, was, opened) = layout.reshape_of(epoch)?;
     let opened_as = |slots_of: fn(&ShardSpan) -> u32| {
         let sizes = opened.iter().map(|id| known.get(id).map(|s| slots_of(s)));
         sizes.eq(slots.iter().map(|n| Some(*n)))
@@ -339,7 +328,7 @@ fn done_before(
     let same = was == sealed && (opened_as(|s| s.slots) || opened_as(ShardSpan::slots_at_birth));
     same.then(|| Decision::Done {
         epoch,
-        opened: opened.clone(),
+        opened: opened.to_vec(),
     })
 }
 

@@ -316,7 +316,7 @@ impl Layout {
     }
 
     /// All shards in memory, open ones first.
-    fn known(&self) -> impl Iterator<Item = &Arc<ShardSpan>> {
+    pub(super) fn known(&self) -> impl Iterator<Item = &Arc<ShardSpan>> {
         self.parts.open.iter().chain(&self.parts.sealed)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::layout::{EpochEvent, Forgotten, Layout, ShardSpan};
+use super::layout::{EpochEvent, EpochRecord, Forgotten, Layout, ShardSpan};
 use crate::types::ShardId;
 
 /// A reshape that was done.
@@ -41,23 +41,31 @@ impl ShardSpan {
 }
 
 impl Layout {
+    /// The shards that the layout knows, open and sealed, by id: for whoever looks many up, as there
+    /// may be thousands.
+    pub fn by_id(&self) -> BTreeMap<ShardId, &Arc<ShardSpan>> {
+        self.known().map(|shard| (shard.id, shard)).collect()
+    }
+
+    /// The reshape that made an epoch, if the layout still knows it: its record, the shards that it
+    /// sealed and those that it opened.
+    pub fn reshape_of(&self, epoch: u32) -> Option<(&EpochRecord, &[ShardId], &[ShardId])> {
+        let record = self.parts.history.iter().find(|r| r.epoch == epoch)?;
+        match &record.event {
+            EpochEvent::Reshaped { sealed, opened } => Some((record, sealed, opened)),
+            _ => None,
+        }
+    }
+
     /// The reshape that sealed exactly these shards, named in any order, if the layout still knows
     /// them and what came of them.
     pub fn past_reshape(&self, sealed: &[ShardId]) -> Option<PastReshape> {
-        let known = self.parts.open.iter().chain(&self.parts.sealed);
-        let known: BTreeMap<ShardId, &Arc<ShardSpan>> = known.map(|s| (s.id, s)).collect();
+        let known = self.by_id();
         let epoch = known.get(sealed.first()?)?.sealed?;
-        let record = self.parts.history.iter().find(|r| r.epoch == epoch)?;
-        let EpochEvent::Reshaped {
-            sealed: was,
-            opened,
-        } = &record.event
-        else {
-            return None;
-        };
+        let (record, was, opened) = self.reshape_of(epoch)?;
         let mut named = sealed.to_vec();
         named.sort();
-        let mut same = was.clone();
+        let mut same = was.to_vec();
         same.sort();
         let spans = |ids: &[ShardId]| -> Option<Vec<Arc<ShardSpan>>> {
             let spans = ids.iter().map(|id| known.get(id).map(|s| Arc::clone(s)));

@@ -77,8 +77,7 @@ impl Layout {
                 "the new shards do not cover the old ones",
             ));
         }
-        let known = self.parts.open.iter().chain(&self.parts.sealed);
-        let highest = known.map(|s| s.id).max();
+        let highest = self.known().map(|s| s.id).max();
         if opened.first().map(|o| o.0) <= highest || !opened.is_sorted_by(|a, b| a.0 < b.0) {
             return Err(LayoutError::Reshape("a new shard's id is not a new one"));
         }

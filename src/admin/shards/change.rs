@@ -1,6 +1,5 @@
 //! Changing shards: from what an operator asks for to a reshape, or to a plan of one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::views::{ChangeRequest, ChangeView, ShardNow, ShardView, hex};
@@ -54,11 +53,7 @@ pub(super) fn reshape(
         .partitions
         .reshape(topic.no, &ids, &parts)
         .map_err(Refusal::conflict)?;
-    if !broker.partitions.first().wait_durable(done.position) {
-        return Err(Refusal::conflict(
-            "the journal has ended; look again after the next start",
-        ));
-    }
+    wait_durable(broker, &done)?;
     tell(name, request, &done, None);
     for (shard, id) in view.after.iter_mut().zip(&done.opened) {
         shard.id = id.0;
@@ -67,6 +62,16 @@ pub(super) fn reshape(
     view.epoch = done.epoch;
     view.repeated = done.repeated;
     Ok(view)
+}
+
+/// What is told of a change must not be taken back.
+pub(super) fn wait_durable(broker: &Broker, done: &Reshaped) -> Result<(), Refusal> {
+    match broker.partitions.first().wait_durable(done.position) {
+        true => Ok(()),
+        false => Err(Refusal::conflict(
+            "the journal has ended; look again after the next start",
+        )),
+    }
 }
 
 /// Tells what was done, and where a move led to. Programs may reshape many times a second.
@@ -86,9 +91,7 @@ pub(super) fn tell(topic: &str, request: &ChangeRequest, done: &Reshaped, to: Op
 
 /// The shards of those ids, in slot order.
 fn named(layout: &Layout, topic: &str, ids: &[u64]) -> Result<Vec<Arc<ShardSpan>>, Refusal> {
-    // There may be thousands.
-    let known = layout.shards().iter().chain(layout.sealed());
-    let known: BTreeMap<ShardId, &Arc<ShardSpan>> = known.map(|s| (s.id, s)).collect();
+    let known = layout.by_id();
     let find = |id: &u64| {
         let span = known.get(&ShardId(*id)).map(|span| Arc::clone(span));
         span.ok_or_else(|| {

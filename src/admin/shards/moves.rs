@@ -58,11 +58,7 @@ pub(super) fn move_shard(
     if !request.dry_run {
         let moved = broker.partitions.move_shard(topic.no, id, to.no);
         let moved = moved.map_err(Refusal::conflict)?;
-        if !broker.partitions.first().wait_durable(moved.position) {
-            return Err(Refusal::conflict(
-                "the journal has ended; look again after the next start",
-            ));
-        }
+        change::wait_durable(broker, &moved)?;
         if !moved.repeated {
             change::tell(name, request, &moved, Some(&to.name));
         }
