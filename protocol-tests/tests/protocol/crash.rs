@@ -219,16 +219,18 @@ fn kills_amid_flushes_checkpoints_and_new_journal_files_lose_nothing() {
     });
 }
 
+const IN_TWO_DIRECTORIES: &[&str] = &[
+    "log.dirs=data,second",
+    "shard.count=4",
+    "budget.tail.bytes=8388608",
+    "checkpoint.interval.bytes=2097152",
+    "journal.file.bytes=16777216",
+];
+
 #[test]
 fn kills_of_a_store_in_two_directories_lose_nothing() {
     kill_under_load(Plan {
-        settings: &[
-            "log.dirs=data,second",
-            "shard.count=4",
-            "budget.tail.bytes=8388608",
-            "checkpoint.interval.bytes=2097152",
-            "journal.file.bytes=16777216",
-        ],
+        settings: IN_TWO_DIRECTORIES,
         padding: 1000,
         records_per_round: 2000,
         moves: false,
@@ -238,13 +240,7 @@ fn kills_of_a_store_in_two_directories_lose_nothing() {
 #[test]
 fn kills_while_shards_move_between_two_directories_lose_nothing() {
     kill_under_load(Plan {
-        settings: &[
-            "log.dirs=data,second",
-            "shard.count=4",
-            "budget.tail.bytes=8388608",
-            "checkpoint.interval.bytes=2097152",
-            "journal.file.bytes=16777216",
-        ],
+        settings: IN_TWO_DIRECTORIES,
         padding: 1000,
         records_per_round: 2000,
         moves: true,

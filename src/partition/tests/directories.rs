@@ -3,15 +3,6 @@
 use super::*;
 use crate::types::DirectoryNo;
 
-/// Two directories, and a topic with two partitions in each.
-fn in_two() -> (Store, Arc<Topic>) {
-    let store = Store::open_on(MemoryDisk::new(), vec![MemoryDisk::new()]);
-    store.create_topic_in_shards("t", 4, 2);
-    store.sync();
-    let topic = store.topic("t").expect("created");
-    (store, topic)
-}
-
 fn key(topic: &Topic, index: i32) -> PartitionKey {
     topic.partition(index).expect("a partition")
 }

@@ -1,7 +1,6 @@
 //! Records that are deleted while a flush writes them.
 
 use super::*;
-use crate::store::backend::faults::{Fault, Op, Rule};
 
 /// Flushes with something else in the middle of it, and sweeps: files that are left.
 fn flush_around(delete: impl FnOnce(&Store, &Topic, PartitionKey)) -> usize {
@@ -18,19 +17,14 @@ fn flush_around(delete: impl FnOnce(&Store, &Topic, PartitionKey)) -> usize {
     // What was to be swept before is swept.
     let sweep = || store.opened.registry.drop_dead_files(first).expect("swept");
     sweep();
-    store
-        .faults
-        .add(Rule::new(Op::Sync, "segments", Fault::Stall).times(1));
+    store.stall("segments");
     std::thread::scope(|scope| {
         let flush = scope.spawn(|| store.flush());
-        while store.faults.stalled() == 0 {
-            std::thread::yield_now();
-        }
+        store.await_stall();
         delete(&store, &topic, key);
         store.sync();
         sweep();
-        store.faults.clear();
-        store.faults.release();
+        store.go_on();
         flush.join().expect("flushed");
     });
     sweep();

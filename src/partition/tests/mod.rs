@@ -15,7 +15,7 @@ use crate::partition::shard::{Stamping, claim_of};
 use crate::partition::{Appended, Partition, Prepared, Refused};
 use crate::protocol::batch::{BatchBuilder, BatchInfo, BatchView, Batches};
 use crate::store::backend::Disk;
-use crate::store::backend::faults::FaultDisk;
+use crate::store::backend::faults::{Fault, FaultDisk, Op, Rule};
 use crate::store::backend::memory::MemoryDisk;
 use crate::store::journal::{Journal, JournalOptions};
 use crate::types::{DirectoryId, Offset, PartitionKey, Place, Position};
@@ -175,6 +175,22 @@ impl Store {
             .append(&self.partition(key), batch, None)
     }
 
+    /// Lets no sync of the first directory's files of this folder come back.
+    fn stall(&self, folder: &str) {
+        self.faults.add(Rule::new(Op::Sync, folder, Fault::Stall));
+    }
+
+    fn await_stall(&self) {
+        while self.faults.stalled() == 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    fn go_on(&self) {
+        self.faults.clear();
+        self.faults.release();
+    }
+
     fn sync(&self) {
         for directory in &self.opened.directories {
             let appended = directory.journal.appended();
@@ -244,6 +260,15 @@ impl Store {
         }
         batches
     }
+}
+
+/// Two directories, and a topic of four partitions with two in each.
+fn in_two() -> (Store, Arc<Topic>) {
+    let store = Store::open_on(MemoryDisk::new(), vec![MemoryDisk::new()]);
+    store.create_topic_in_shards("t", 4, 2);
+    store.sync();
+    let topic = store.topic("t").expect("created");
+    (store, topic)
 }
 
 /// A batch of `records` records whose bytes tell it from all others.

@@ -9,7 +9,6 @@ use super::*;
 use crate::catalog::ReshapeError;
 use crate::partition::Reshaped;
 use crate::partition::verify_live::verify_live;
-use crate::store::backend::faults::{Fault, Op, Rule};
 use crate::types::{DirectoryNo, ShardId};
 
 mod power_loss;
@@ -55,15 +54,6 @@ impl Store {
             shard.expect("open").home.no == home
         })
     }
-}
-
-/// Two directories and a topic of four partitions, two in each.
-fn in_two() -> (Store, Arc<Topic>) {
-    let store = Store::open_on(MemoryDisk::new(), vec![MemoryDisk::new()]);
-    store.create_topic_in_shards("t", 4, 2);
-    store.sync();
-    let topic = store.topic("t").expect("created");
-    (store, topic)
 }
 
 fn key(topic: &Topic, index: usize) -> PartitionKey {
@@ -203,14 +193,10 @@ fn appenders_wait_and_find_the_new_home() {
     store.sync();
     let index = store.here_and_away(&topic, SECOND).0[0];
     // The hand-over is on its way to the first directory's journal.
-    store
-        .faults
-        .add(Rule::new(Op::Sync, "journal", Fault::Stall));
+    store.stall("journal");
     thread::scope(|scope| {
         let mover = scope.spawn(|| store.move_shard(&topic, 2, FIRST));
-        while store.faults.stalled() == 0 {
-            thread::yield_now();
-        }
+        store.await_stall();
         let partition = store.partition(key(&topic, index));
         let refused = store.append(key(&topic, index), &nth(index, 3));
         assert_eq!(refused, Err(Refused::Moving));
@@ -224,8 +210,7 @@ fn appenders_wait_and_find_the_new_home() {
         let mut settled = std::pin::pin!(partition.settled());
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(settled.as_mut().poll(&mut context), Poll::Pending);
-        store.faults.clear();
-        store.faults.release();
+        store.go_on();
         mover.join().expect("no panic").expect("moved");
         while settled.as_mut().poll(&mut context).is_pending() {
             thread::yield_now();
@@ -244,16 +229,13 @@ fn a_move_whose_new_home_does_not_answer_is_given_up_and_the_shard_goes_on() {
     let (store, topic) = in_two();
     send(&store, &topic, &ALL, 0, 3);
     store.sync();
-    store
-        .faults
-        .add(Rule::new(Op::Sync, "journal", Fault::Stall));
+    store.stall("journal");
     let error = store.move_shard(&topic, 2, FIRST).expect_err("it hangs");
     assert!(error.to_string().contains("did not answer"), "{error}");
     let (here, away) = store.here_and_away(&topic, SECOND);
     assert_eq!((here.len(), away.len()), (2, 2));
     send(&store, &topic, &here, 3, 6);
-    store.faults.clear();
-    store.faults.release();
+    store.go_on();
     store.sync();
     // The first attempt's hand-over is in the journal and must not be taken for this one's.
     store.move_shard(&topic, 2, FIRST).expect("moved");
@@ -287,19 +269,14 @@ fn whoever_waits_learns_that_the_topic_is_deleted() {
     send(&store, &topic, &ALL, 0, 3);
     store.sync();
     let index = store.here_and_away(&topic, SECOND).0[0];
-    store
-        .faults
-        .add(Rule::new(Op::Sync, "journal", Fault::Stall));
+    store.stall("journal");
     thread::scope(|scope| {
         let mover = scope.spawn(|| store.move_shard(&topic, 2, FIRST));
-        while store.faults.stalled() == 0 {
-            thread::yield_now();
-        }
+        store.await_stall();
         store.delete_topic(&topic);
         let refused = store.append(key(&topic, index), &nth(index, 3));
         assert_eq!(refused, Err(Refused::Sealed));
-        store.faults.clear();
-        store.faults.release();
+        store.go_on();
         let error = mover.join().expect("no panic").expect_err("it is gone");
         assert_eq!(error, ReshapeError::UnknownTopic);
     });
@@ -324,14 +301,11 @@ fn files_that_depend_on_another_journal_hold_nothing_up() {
     store.sync();
     let before = store.files_in(SECOND);
     // The first directory has copies of all of it now, and its journal does not answer.
-    store
-        .faults
-        .add(Rule::new(Op::Sync, "journal", Fault::Stall));
+    store.stall("journal");
     send(&store, &topic, &[index], 3, 4);
     registry.drop_dead_files(second).expect("it goes on");
     assert_eq!(store.files_in(SECOND), before);
-    store.faults.clear();
-    store.faults.release();
+    store.go_on();
     store.sync();
     registry
         .drop_dead_files(second)
