@@ -226,10 +226,8 @@ impl Registry {
 
     /// Whether all that a file has of some partition is deleted.
     fn holds_deleted(&self, file: &SegmentFile) -> bool {
-        file.meta.sections.iter().any(|section| {
-            let partition = self.get(section.key);
-            partition.is_none_or(|partition| section.end <= partition.bounds().log_start)
-        })
+        let mut sections = file.meta.sections.iter();
+        sections.any(|section| section.end <= self.log_start_of(section.key))
     }
 
     /// Puts a file into the lists of the shards that cover its sections now.
@@ -339,10 +337,11 @@ impl Registry {
             }
             self.producers.take_over(sequence, *handed, is_first);
             sequence.stand_at(entry.position);
-            is_first.then(|| sequence.clone())
+            let (start, next) = (sequence.log_start, sequence.next_offset);
+            is_first.then_some((start, next, sequence.leader_epoch))
         });
-        if let Some(sequence) = taken {
-            partition.publish_hand_over(&sequence);
+        if let Some((log_start, next_offset, leader_epoch)) = taken {
+            partition.publish_hand_over(log_start, next_offset, leader_epoch);
         }
         Ok(())
     }

@@ -81,9 +81,13 @@ fn put_partition(out: &mut Vec<u8>, key: PartitionKey, sequence: &PartitionSeque
     out.put_i64(sequence.log_start);
     out.put_i32(sequence.leader_epoch);
     out.put_u64(sequence.last_position.0);
+    put_producers(out, &producers_of(sequence));
+}
+
+/// All producers that a partition knows.
+pub(super) fn producers_of(sequence: &PartitionSequence) -> Vec<(i64, &Producer)> {
     let producers = sequence.producers.as_deref();
-    let all: Vec<_> = producers.into_iter().flat_map(Producers::iter).collect();
-    put_producers(out, &all);
+    producers.into_iter().flat_map(Producers::iter).collect()
 }
 
 /// Writes producers: count u32, then each with its window.

@@ -267,11 +267,11 @@ impl Partition {
 
     /// Takes in, at a start, the state that the partition was handed over with. What the directory
     /// had of it before is in segment files, here or elsewhere.
-    pub fn publish_hand_over(&self, state: &PartitionSequence) {
+    pub fn publish_hand_over(&self, log_start: Offset, next_offset: Offset, leader_epoch: i32) {
         let mut visible = self.visible.lock();
-        visible.log_start = state.log_start;
-        visible.high_watermark = state.next_offset;
-        visible.leader_epoch = state.leader_epoch;
+        visible.log_start = log_start;
+        visible.high_watermark = next_offset;
+        visible.leader_epoch = leader_epoch;
         visible.tail = Tail::default();
     }
 

@@ -370,12 +370,8 @@ impl Registry {
             return Ok(());
         }
         let mut starts: BTreeMap<PartitionKey, Offset> = BTreeMap::new();
-        let mut start_of = |key: PartitionKey| {
-            *starts.entry(key).or_insert_with(|| {
-                self.get(key)
-                    .map_or(Offset::MAX, |partition| partition.bounds().log_start)
-            })
-        };
+        let mut start_of =
+            |key: PartitionKey| *starts.entry(key).or_insert_with(|| self.log_start_of(key));
         let files: Vec<_> = directory.applied.lock().files.values().cloned().collect();
         let dead: Vec<_> = files
             .into_iter()

@@ -218,7 +218,7 @@ impl Registry {
         if let Some(file) = id.and_then(|id| directory.listed_file(id)) {
             self.compare_copies(&file);
             // A rewrite cuts at blocks: what it left of deleted records the next one would, too.
-            file.keep_dead(Shape::of(&file, &self.log_start()).dead);
+            file.keep_dead(Shape::of(&file, &|key| self.log_start_of(key)).dead);
         }
         Ok(true)
     }
@@ -279,15 +279,10 @@ impl Registry {
             let sound = applied.files.values().filter(|file| !file.damaged);
             sound.cloned().collect()
         };
-        let log_start = self.log_start();
+        let log_start = |key| self.log_start_of(key);
         let shapes = files.iter().map(|file| Shape::of(file, &log_start));
         let shapes = shapes.collect();
         (files, shapes)
-    }
-
-    /// Where the records of a partition begin; behind all of them if it is deleted.
-    fn log_start(&self) -> impl Fn(PartitionKey) -> Offset {
-        |key| self.get(key).map_or(Offset::MAX, |p| p.bounds().log_start)
     }
 
     /// The file to rewrite while client writes are refused. Files are shared by topics, so without

@@ -5,8 +5,8 @@
 
 use bytes::{Buf, BufMut, Bytes};
 
-use crate::partition::checkpoint::{get_producers, put_producers};
-use crate::partition::producer_state::{Producer, Producers};
+use crate::partition::checkpoint::{get_producers, producers_of, put_producers};
+use crate::partition::producer_state::Producer;
 use crate::partition::shard::PartitionSequence;
 use crate::types::{DirectoryId, ShardId};
 
@@ -60,7 +60,7 @@ impl MoveEntry {
                 out.put_u64(shard.0);
             }
             Self::HandOver(sequence) => return encode_hand_over(sequence).swap_remove(0),
-            Self::MoreProducers(sequence) => put_more(&mut out, &all_of(sequence)),
+            Self::MoreProducers(sequence) => put_more(&mut out, &producers_of(sequence)),
         }
         out.into()
     }
@@ -112,11 +112,6 @@ fn short(_: bytes::TryGetError) -> String {
     "an entry about a move is cut short".to_owned()
 }
 
-fn all_of(sequence: &PartitionSequence) -> Vec<(i64, &Producer)> {
-    let producers = sequence.producers.as_deref();
-    producers.into_iter().flat_map(Producers::iter).collect()
-}
-
 fn put_more(out: &mut Vec<u8>, producers: &[(i64, &Producer)]) {
     out.put_u8(tag::MORE_PRODUCERS);
     put_producers(out, producers);
@@ -124,7 +119,7 @@ fn put_more(out: &mut Vec<u8>, producers: &[(i64, &Producer)]) {
 
 /// The entries that hand a partition over: one, and more of them for many producers.
 pub fn encode_hand_over(sequence: &PartitionSequence) -> Vec<Bytes> {
-    let producers = all_of(sequence);
+    let producers = producers_of(sequence);
     let (first, rest) = producers.split_at(producers.len().min(PRODUCERS));
     let mut out = vec![VERSION, tag::HAND_OVER];
     out.put_i64(sequence.next_offset);
@@ -186,7 +181,7 @@ mod tests {
                 match MoveEntry::decode(entry).unwrap() {
                     MoveEntry::HandOver(first) if n == 0 => got = *first,
                     MoveEntry::MoreProducers(more) if n > 0 => {
-                        for (id, producer) in all_of(&more) {
+                        for (id, producer) in producers_of(&more) {
                             let all = got.producers.get_or_insert_default();
                             all.restore(id, producer.clone());
                         }

@@ -171,6 +171,12 @@ impl Registry {
         shard.map_or(Duration::ZERO, |shard| shard.count(traffic, limits, now))
     }
 
+    /// Where the records of a partition begin; behind all of them if it is deleted.
+    pub(super) fn log_start_of(&self, key: PartitionKey) -> Offset {
+        let partition = self.get(key);
+        partition.map_or(Offset::MAX, |partition| partition.bounds().log_start)
+    }
+
     /// The open shard of that id, if that is where appends to this partition of its go.
     pub fn shard(&self, partition: PartitionKey, id: ShardId) -> Option<Arc<Shard>> {
         let shards = self.topic_shards(partition.topic)?;
